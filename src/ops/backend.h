@@ -1,0 +1,92 @@
+// A device kind: its memory and its table of operations.
+//
+// Sizes are checked once, when a Forward is built; ops trust their arguments (asserts in debug
+// builds). On host backends an op has finished when the call returns; a device backend enqueues
+// on its stream. One thread calls a backend at a time.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/thread_team.h"
+#include "ops/attend/attend.h"
+#include "ops/compress/compress.h"
+#include "ops/engram/engram.h"
+#include "ops/gather/gather.h"
+#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/index_select/index_select.h"
+#include "ops/linear/linear.h"
+#include "ops/moe/moe.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
+#include "ops/rows/rows.h"
+
+namespace tidemill {
+
+// Which rounding points of the deployed model are kept. Only the reference backend can drop any:
+// without them independent programs agree to 1e-5 and a structural error has nowhere to hide.
+struct Rounding {
+  bool bf16 = true;         // activations between operations, scores, probabilities
+  bool activations = true;  // Q8 before FP8 and FP4 linears
+  bool cache = true;        // window rows, entries, index queries and keys
+
+  static Result<Rounding> parse(std::string_view name);  // released | no-bf16 | cache-only | none
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  virtual Rounding rounding() const { return {}; }
+
+  // Zeroed memory that ops of this backend can use, aligned to 64 bytes at least.
+  using Buffer = std::unique_ptr<std::byte[], std::function<void(std::byte*)>>;
+  virtual Result<Buffer> allocate(int64_t bytes) = 0;
+
+  virtual void gather(const GatherArgs&) = 0;
+  virtual void linear(const LinearArgs&) = 0;
+  virtual void rms_norm(const RmsNormArgs&) = 0;
+  virtual void rope_table(const RopeTableArgs&) = 0;
+  virtual void rope(const RopeArgs&) = 0;
+  virtual void hc_mix(const HcMixArgs&) = 0;
+  virtual void collapse_norm(const CollapseNormArgs&) = 0;
+  virtual void expand(const ExpandArgs&) = 0;
+  virtual void stream_mean(const StreamMeanArgs&) = 0;
+  virtual void store_rows(const StoreRowsArgs&) = 0;
+  virtual void scatter_rows(const ScatterRowsArgs&) = 0;
+  virtual void round_rows(const RoundRowsArgs&) = 0;
+  virtual void select_rows(const SelectRowsArgs&) = 0;
+  virtual void compress_pairs(const CompressPairsArgs&) = 0;
+  virtual void index_select(const IndexSelectArgs&) = 0;
+  virtual void attend(const AttendArgs&) = 0;
+  virtual void route(const RouteArgs&) = 0;
+  virtual void experts(const ExpertsArgs&) = 0;
+  virtual void engram_gate(const EngramGateArgs&) = 0;
+
+  // Formats of the three kinds of cache row.
+  RowFormat window_format(int64_t width) const {
+    return {rounding().cache ? RowKind::kQ8 : RowKind::kF32, width};
+  }
+  RowFormat entry_format(int64_t width) const {
+    return {rounding().cache ? RowKind::kQ4Entry : RowKind::kF32, width};
+  }
+  RowFormat index_format(int64_t width) const {
+    return {rounding().cache ? RowKind::kQ4Index : RowKind::kF32, width};
+  }
+};
+
+// Scalar and obvious; defines the numbers.
+std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding = {});
+
+enum class CpuIsa { kBest, kAvx2, kAvx512 };
+// The instruction sets of this machine that the cpu backend has kernels for, best first.
+bool cpu_supports(CpuIsa isa);
+// Vector kernels; equal to the reference backend bit for bit. Error kInvalidArgument when the
+// machine lacks the instruction set (AVX2 + FMA + F16C at least).
+Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa = CpuIsa::kBest);
+
+}  // namespace tidemill

@@ -1,0 +1,63 @@
+// The cpu backend: vector kernels for the operations that take time, the reference for the rest.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "ops/cpu_kernels.h"
+#include "ops/reference_backend.h"
+
+namespace tidemill {
+
+// Memory that grows to what the largest call needed and is then reused; aligned to 64 bytes.
+class Scratch {
+ public:
+  float* floats(int64_t n);
+
+ private:
+  struct Free {
+    void operator()(float* p) const;
+  };
+  std::unique_ptr<float[], Free> memory_;
+  int64_t size_ = 0;
+};
+
+class CpuBackend : public ReferenceBackend {
+ public:
+  CpuBackend(ThreadTeam& team, const CpuKernels& kernels)
+      : ReferenceBackend(team, Rounding{}), kernels_(kernels) {}
+
+  std::string_view name() const override { return kernels_.name; }
+  void linear(const LinearArgs&) override;
+  void experts(const ExpertsArgs&) override;
+
+ private:
+  struct Assignments;
+  // Rows of x as a quantised product reads them: Q8 into `scratch` if asked.
+  TokenRows prepare(const Rows& x, bool quantise, Scratch& scratch, bool& ordinary);
+  // body(unit, rank) for every unit, whoever is free takes the next; `bytes` of work in all, on the
+  // calling thread alone where waking the team costs more.
+  template <typename Body>
+  void for_each_unit(int64_t units, int64_t bytes, Body&& body) {
+    // About 3 us of one core; a run of the team costs 1 to 2.
+    constexpr int64_t kWorthATeam = 48 << 10;
+    if (bytes < kWorthATeam || units == 1) {
+      for (int64_t unit = 0; unit < units; ++unit) body(unit, 0);
+      return;
+    }
+    std::atomic<int64_t> next = 0;
+    context_.team.run([&](int rank, int) {
+      for (int64_t unit; (unit = next.fetch_add(1, std::memory_order_relaxed)) < units;) {
+        body(unit, rank);
+      }
+    });
+  }
+
+  const CpuKernels& kernels_;
+  Scratch x_;
+  Scratch hidden_;
+  Scratch thread_;  // one part per thread
+};
+
+}  // namespace tidemill

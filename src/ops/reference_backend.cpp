@@ -1,0 +1,41 @@
+#include "ops/reference_backend.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "base/formats.h"
+
+namespace tidemill {
+
+Result<Rounding> Rounding::parse(std::string_view name) {
+  if (name == "released") return Rounding{};
+  if (name == "no-bf16") return Rounding{.bf16 = false};
+  if (name == "cache-only") return Rounding{.bf16 = false, .activations = false};
+  if (name == "none") return Rounding{.bf16 = false, .activations = false, .cache = false};
+  return fail(ErrorCode::kInvalidArgument,
+              "rounding '{}' is not one of released, no-bf16, cache-only, none", name);
+}
+
+float reference::Context::bf16(float value) const {
+  return rounding.bf16 ? round_bf16(value) : value;
+}
+
+// Zeroed pages that the system hands out as they are touched: a pool for a million tokens costs
+// what is used of it.
+Result<Backend::Buffer> ReferenceBackend::allocate(int64_t bytes) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return fail(ErrorCode::kOutOfMemory, "cannot allocate {} bytes; lower the number of tokens",
+                bytes);
+  }
+  return Buffer(static_cast<std::byte*>(memory), [size](std::byte* p) { munmap(p, size); });
+}
+
+std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding) {
+  return std::make_unique<ReferenceBackend>(team, rounding);
+}
+
+}  // namespace tidemill
