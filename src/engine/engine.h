@@ -1,0 +1,64 @@
+// A loaded model with a backend, its state and a forward pass: what every front end starts from.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "base/thread_team.h"
+#include "forward/forward.h"
+#include "model/model.h"
+#include "ops/backend.h"
+#include "state/state_pool.h"
+
+namespace tidemill {
+
+struct EngineOptions {
+  std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | reference
+  Rounding rounding;            // other than the released one: reference only
+  int threads = 0;              // 0: what affinity and cgroup quota allow
+  int64_t context = 0;          // tokens that fit per sequence; 0: the model's own limit
+  int64_t sequences = 1;
+  int64_t max_step_tokens = 512;  // the largest prefill chunk
+  // Tokens of a prompt that the decoder layers see in prefill (bounded replay); 0: all of them.
+  int64_t replay_keep = 0;
+  ReplayForm replay_form = ReplayForm::kCompact;
+};
+
+// Not thread safe.
+class Engine {
+ public:
+  // Errors: those of Model::load; kInvalidArgument (unknown backend, absurd numbers, roundings that
+  // the backend does not have); kConflictingOptions (replay on a layout without a decoder half).
+  static Result<std::unique_ptr<Engine>> load(const std::filesystem::path& directory,
+                                              const EngineOptions& options,
+                                              std::function<void(double)> progress = {});
+
+  const Model& model() const { return *model_; }
+  Backend& backend() const { return *backend_; }
+  StatePool& pool() { return *pool_; }
+  Forward& forward() { return *forward_; }
+  const EngineOptions& options() const { return options_; }
+  int threads() const { return team_->size(); }
+
+  // Runs tokens [sequence.length(), end) of `tokens` in chunks of `chunk` (0: the largest step).
+  // With replay on, a sequence that is still empty gets its decoder floor from the prompt's size.
+  // `each` sees the logits of every chunk, rows in token order, and may be empty; kAll asks for
+  // every row, kLast for the last token's.
+  using LogitsSink = std::function<Status(int64_t first_position, const Rows& logits)>;
+  Status prefill(Sequence& sequence, std::span<const int32_t> tokens, Logits logits,
+                 const LogitsSink& each, int64_t chunk = 0, bool replay = true);
+
+ private:
+  Engine() = default;
+  EngineOptions options_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ThreadTeam> team_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<StatePool> pool_;
+  std::unique_ptr<Forward> forward_;
+};
+
+}  // namespace tidemill

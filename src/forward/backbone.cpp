@@ -1,0 +1,161 @@
+// The layers of the backbone, in order, and the cut of bounded replay.
+#include <algorithm>
+
+#include "forward/forward.h"
+
+namespace tidemill {
+
+void Forward::run_backbone() {
+  const Config& config = model_->config();
+  rows_ = &input_.all;
+  const int64_t tokens = rows_->count;
+  h_ = work_.h.first(tokens);
+  h_spare_ = work_.h_spare;
+  pre_ = work_.pre.first(tokens);
+  pre_spare_ = work_.pre_spare;
+  x_ = work_.x.first(tokens);
+  taps_ = work_.taps.first(tokens);
+
+  const auto rotations = [&](const std::vector<int64_t>& positions, bool compressed,
+                             const Rows& table) {
+    backend_->rope_table(
+        {.position = positions.data(),
+         .frequencies = (compressed ? compressed_frequencies_ : plain_frequencies_).data(),
+         .table = table.first(static_cast<int64_t>(positions.size()))});
+  };
+  rotations(input_.all.position, false, work_.rope_plain);
+  rotations(input_.all.position, true, work_.rope_compressed);
+  if (input_.cut) {
+    rotations(input_.tail.position, false, work_.rope_plain_tail);
+    rotations(input_.tail.position, true, work_.rope_compressed_tail);
+  }
+  for (const EntrySet& set : input_.entries) {
+    rotations(set.position, true, work_.rope_entries[set.ratio]);
+  }
+
+  backend_->gather({.table = &model_->weights().embed,
+                    .rows = input_.ids.data(),
+                    .copies = config.hc_mult,
+                    .out = h_});
+  // The first attention half is handed the one-hot `pre`: its input is the embedding itself.
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::fill_n(pre_.f32(t), config.hc_mult, 0.0f);
+    pre_.f32(t)[0] = 1.0f;
+  }
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    run_layer(layer);
+    if (rows_->count == 0) break;  // a prompt chunk before the tail: its global KV is complete
+  }
+  if (rows_->count > 0 && !model_->weights().draft.stages.empty()) fill_draft_rings();
+}
+
+Forward::Scope Forward::scope_of(int64_t layer) const {
+  const LayerRole& role = model_->topology().layers[static_cast<size_t>(layer)];
+  const bool tail = rows_ == &input_.tail;
+  const Rows& plain = tail ? work_.rope_plain_tail : work_.rope_plain;
+  const Rows& compressed = tail ? work_.rope_compressed_tail : work_.rope_compressed;
+  return {.rows = rows_,
+          .rope = (role.ratio > 0 ? compressed : plain).first(rows_->count),
+          .ring_add = pool_->layout().ring_offset[static_cast<size_t>(layer)],
+          .role = &role,
+          .layer = layer};
+}
+
+void Forward::run_layer(int64_t layer) {
+  const Config& config = model_->config();
+  const LayerWeights& w = model_->weights().layers[static_cast<size_t>(layer)];
+  const LayerRole& role = model_->topology().layers[static_cast<size_t>(layer)];
+
+  if (role.engram >= 0) apply_engram(layer);
+  if (role.tap >= 0) {
+    backend_->stream_mean({.h = h_,
+                           .streams = config.hc_mult,
+                           .out = taps_.slice(role.tap * config.hidden_size, config.hidden_size)});
+  }
+  collapse(pre_, w.attn_norm, x_);
+  if (role.owns_kv) compress(layer);
+  if (input_.cut && layer == model_->topology().decoder_begin) {
+    cut_to_tail();
+    if (rows_->count == 0) return;
+  }
+  const Scope scope = scope_of(layer);
+  attention_half(scope, w);
+  ffn_half(scope, w, config.num_experts_per_tok);
+  see("hidden", scope, h_);
+  see("pre", scope, pre_);
+}
+
+// From here on only the tail runs. The last cache has just been written for every token; nothing
+// that an earlier row still has to say goes anywhere else.
+void Forward::cut_to_tail() {
+  rows_ = &input_.tail;
+  narrow_streams(input_.tail_row);
+  const auto narrow = [&](Rows& current, const Rows& spare) {
+    const Rows out = spare.first(rows_->count);
+    backend_->select_rows({.in = current, .row = input_.tail_row.data(), .out = out});
+    current = out;
+  };
+  narrow(x_, work_.x_spare);
+  if (taps_.width > 0) narrow(taps_, work_.taps_spare);
+}
+
+void Forward::apply_engram(int64_t layer) {
+  const Config& config = model_->config();
+  const LayerRole& role = model_->topology().layers[static_cast<size_t>(layer)];
+  const EngramWeights& w = model_->weights().layers[static_cast<size_t>(layer)].engram;
+  const int64_t tokens = rows_->count;
+  const Rows values = work_.engram_values.first(tokens);
+  const Rows kvv = work_.engram_kvv.first(tokens);
+  const Rows gate = work_.engram_gate.first(tokens);
+
+  const std::vector<int64_t>& rows = input_.engram_rows[static_cast<size_t>(role.engram)];
+  const int64_t columns = config.engram_columns();
+  std::vector<int64_t> of_tail;
+  if (rows_ == &input_.tail) {
+    for (const int64_t row : input_.tail_row) {
+      of_tail.insert(of_tail.end(), rows.begin() + row * columns,
+                     rows.begin() + (row + 1) * columns);
+    }
+  }
+  backend_->gather({.table = &w.table,
+                    .rows = of_tail.empty() ? rows.data() : of_tail.data(),
+                    .per_row = columns,
+                    .out = values});
+  backend_->linear({.w = &w.wkv, .x = values, .y = kvv, .quantise_input = true});
+  backend_->engram_gate({.h = h_,
+                         .streams = config.hc_mult,
+                         .kvv = kvv,
+                         .q_weight = &w.q_weight,
+                         .k_weight = &w.k_weight,
+                         .eps = config.rms_norm_eps,
+                         .image = rows_->image.empty() ? nullptr : rows_->image.data(),
+                         .gate = gate});
+  see("engram_gate", scope_of(layer), gate);
+}
+
+void Forward::head(const Rows& z, const Rows& logits) {
+  backend_->linear({.w = &model_->weights().head, .x = z, .y = logits, .f32_output = true});
+}
+
+void Forward::see(std::string_view name, const Scope& scope, const Rows& values) const {
+  if (!observer_) return;
+  observer_({.name = name,
+             .layer = scope.layer,
+             .rows = scope.rows,
+             .values = values,
+             .ids = nullptr,
+             .ids_width = 0});
+}
+
+void Forward::see(std::string_view name, const Scope& scope, const int32_t* ids,
+                  int64_t width) const {
+  if (!observer_) return;
+  observer_({.name = name,
+             .layer = scope.layer,
+             .rows = scope.rows,
+             .values = {},
+             .ids = ids,
+             .ids_width = width});
+}
+
+}  // namespace tidemill

@@ -1,0 +1,128 @@
+// One DSpark draft pass: a block of positions after the committed ones, all stages, then the
+// sequential Markov part (spec: DSpark A.5).
+#include <algorithm>
+
+#include "forward/forward.h"
+
+namespace tidemill {
+
+Status Forward::draft(std::span<const DraftItem> items) {
+  const Config& config = model_->config();
+  const DraftWeights& draft = model_->weights().draft;
+  const StateLayout& layout = pool_->layout();
+  const int64_t block = config.dspark_block_size;
+  const int64_t sequences = static_cast<int64_t>(items.size());
+  const int64_t tokens = sequences * block;
+  if (draft.stages.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "this checkpoint has no drafter; use --draft 0");
+  }
+  if (tokens == 0 || tokens > options_.max_tokens) {
+    return fail(ErrorCode::kInvalidArgument,
+                "drafts for {} sequences need {} rows: this engine runs 1 to {}", sequences, tokens,
+                options_.max_tokens);
+  }
+  const int64_t vocabulary = config.vocab_size;
+  if (tokens > draft_logits_capacity_) {
+    TRY(draft_logits_,
+        backend_->allocate(tokens * vocabulary * static_cast<int64_t>(sizeof(float))));
+    draft_logits_capacity_ = tokens;
+  }
+
+  draft_rows_.clear();
+  draft_ids_.clear();
+  draft_ring_offset_.clear();
+  for (int64_t s = 0; s < sequences; ++s) {
+    const Sequence& sequence = *items[static_cast<size_t>(s)].sequence;
+    const int32_t anchor = items[static_cast<size_t>(s)].anchor;
+    if (anchor < 0 || anchor >= vocabulary) {
+      return fail(ErrorCode::kTokenOutOfRange, "token id {} is outside the vocabulary of {}",
+                  anchor, vocabulary);
+    }
+    const int64_t start = sequence.length();
+    draft_ring_offset_.push_back(sequence.slot * layout.slot_bytes);
+    draft_rows_.step_start.push_back(start);
+    draft_rows_.step_row.push_back(draft_rows_.count);
+    for (int64_t k = 0; k < block; ++k) {
+      draft_ids_.push_back(k == 0 ? anchor : config.dspark_noise_token_id);
+      draft_rows_.position.push_back(start + k);
+      draft_rows_.sequence.push_back(static_cast<int32_t>(s));
+      // Every query sees the whole window before the block and the whole block: not causal.
+      draft_rows_.window_begin.push_back(
+          std::max({int64_t{0}, sequence.decoder_floor, start - layout.window_tokens}));
+      draft_rows_.window_end.push_back(start + block);
+      ++draft_rows_.count;
+    }
+  }
+
+  h_ = work_.h.first(tokens);
+  pre_ = work_.pre.first(tokens);
+  x_ = work_.x.first(tokens);
+  const Rows rotation = work_.rope_draft.first(tokens);
+  backend_->rope_table({.position = draft_rows_.position.data(),
+                        .frequencies = plain_frequencies_.data(),
+                        .table = rotation});
+  backend_->gather({.table = &model_->weights().embed,
+                    .rows = draft_ids_.data(),
+                    .copies = config.hc_mult,
+                    .out = h_});
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::fill_n(pre_.f32(t), config.hc_mult, 0.0f);
+    pre_.f32(t)[0] = 1.0f;
+  }
+  for (size_t stage = 0; stage < draft.stages.size(); ++stage) {
+    const LayerWeights& w = draft.stages[stage];
+    const Scope scope{.rows = &draft_rows_,
+                      .rope = rotation,
+                      .ring_add = layout.draft_ring_offset[stage],
+                      .role = nullptr,
+                      .layer = config.num_hidden_layers + static_cast<int64_t>(stage)};
+    collapse(pre_, w.attn_norm, x_);
+    attention_half(scope, w);
+    ffn_half(scope, w, config.dspark_num_experts_per_tok);
+  }
+  const Rows z = work_.z.first(tokens);
+  backend_->collapse_norm(
+      {.h = h_,
+       .streams = config.hc_mult,
+       .pre = pre_,
+       .norm = draft.norm,
+       .eps = config.rms_norm_eps,
+       .collapsed = work_.draft_hidden.first(tokens).slice(0, config.hidden_size),
+       .x = z});
+  head(z, Rows{draft_logits_.get(), tokens, vocabulary, vocabulary});
+  draft_next_ = 0;
+  return {};
+}
+
+Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32_t> previous) {
+  const Config& config = model_->config();
+  const DraftWeights& draft = model_->weights().draft;
+  const int64_t block = config.dspark_block_size;
+  const int64_t sequences = static_cast<int64_t>(draft_ring_offset_.size());
+  if (k != draft_next_ || k >= block || static_cast<int64_t>(previous.size()) != sequences) {
+    return fail(ErrorCode::kInternal, "draft position {} of {} asked for {} sequences, {} is due",
+                k, block, previous.size(), draft_next_);
+  }
+  ++draft_next_;
+  const std::vector<int64_t> ids(previous.begin(), previous.end());
+
+  // Row k of every block: start at row k, one block further for each sequence.
+  const auto every_block = [&](const Rows& rows) {
+    return Rows{rows.f32(k), sequences, rows.width, rows.stride * block};
+  };
+  const Rows hidden = every_block(work_.draft_hidden);
+  const Rows markov = hidden.slice(config.hidden_size, config.dspark_markov_rank);
+  backend_->gather({.table = &draft.markov_embed, .rows = ids.data(), .out = markov});
+  draft_confidence_.resize(static_cast<size_t>(sequences));
+  backend_->linear({.w = &draft.confidence,
+                    .x = hidden,
+                    .y = {draft_confidence_.data(), sequences, 1, 1},
+                    .f32_output = true});
+  const Rows logits = every_block(
+      Rows{draft_logits_.get(), sequences * block, config.vocab_size, config.vocab_size});
+  backend_->linear(
+      {.w = &draft.markov_head, .x = markov, .y = logits, .f32_output = true, .accumulate = true});
+  return DraftRow{logits, draft_confidence_};
+}
+
+}  // namespace tidemill

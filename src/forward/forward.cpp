@@ -1,0 +1,119 @@
+#include "forward/forward.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace tidemill {
+namespace {
+
+int64_t length_after(const StepItem& item) {
+  return item.sequence->length() + static_cast<int64_t>(item.tokens.size());
+}
+
+}  // namespace
+
+Result<Forward> Forward::create(const Model& model, Backend& backend, StatePool& pool,
+                                ForwardOptions options) {
+  if (options.max_tokens < 1) {
+    return fail(ErrorCode::kInvalidArgument, "a step of {} tokens cannot run", options.max_tokens);
+  }
+  const Config& config = model.config();
+  // A draft block and its verification have a fixed size, whatever the largest step.
+  options.max_tokens = std::max(options.max_tokens, config.dspark_block_size + 1);
+  Forward forward;
+  forward.model_ = &model;
+  forward.backend_ = &backend;
+  forward.pool_ = &pool;
+  forward.options_ = options;
+  forward.plain_frequencies_ = rope_frequencies(config, false);
+  forward.compressed_frequencies_ = rope_frequencies(config, true);
+  TRY(forward.work_, Workspace::create(backend, config, pool.layout(), options.max_tokens));
+  return forward;
+}
+
+Status Forward::check(std::span<const StepItem> items) const {
+  const Config& config = model_->config();
+  std::unordered_set<const Sequence*> seen;
+  int64_t tokens = 0;
+  for (const StepItem& item : items) {
+    tokens += static_cast<int64_t>(item.tokens.size());
+    if (item.tokens.empty() || !seen.insert(item.sequence).second) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "a step needs at least one token of each sequence, and each sequence once");
+    }
+    if (length_after(item) > config.max_position_embeddings) {
+      return fail(ErrorCode::kContextLength,
+                  "{} tokens exceed the context of {} tokens; shorten the prompt",
+                  length_after(item), config.max_position_embeddings);
+    }
+    for (const int32_t id : item.tokens) {
+      if (id < 0 || id >= config.vocab_size) {
+        return fail(ErrorCode::kTokenOutOfRange, "token id {} is outside the vocabulary of {}", id,
+                    config.vocab_size);
+      }
+    }
+  }
+  if (tokens == 0 || tokens > options_.max_tokens) {
+    return fail(ErrorCode::kInvalidArgument, "a step of {} tokens: this engine runs 1 to {}",
+                tokens, options_.max_tokens);
+  }
+  return {};
+}
+
+// All or nothing: counts before it takes.
+Status Forward::reserve(std::span<const StepItem> items) {
+  int64_t blocks = 0;
+  for (const StepItem& item : items) {
+    const int64_t have = static_cast<int64_t>(item.sequence->blocks.size());
+    blocks += std::max<int64_t>(0, pool_->layout().blocks_for(length_after(item)) - have);
+  }
+  if (blocks > pool_->free_blocks()) {
+    return fail(ErrorCode::kNoCapacity, "the step needs {} more blocks of {} tokens; {} are free",
+                blocks, kBlockTokens, pool_->free_blocks());
+  }
+  for (const StepItem& item : items) CHECK_OK(pool_->reserve(*item.sequence, length_after(item)));
+  return {};
+}
+
+Result<Rows> Forward::logits_rows(int64_t count) {
+  const int64_t vocabulary = model_->config().vocab_size;
+  if (count > logits_capacity_) {
+    TRY(logits_, backend_->allocate(count * vocabulary * static_cast<int64_t>(sizeof(float))));
+    logits_capacity_ = count;
+  }
+  return Rows{logits_.get(), count, vocabulary, vocabulary};
+}
+
+Result<StepOutput> Forward::run(std::span<const StepItem> items) {
+  CHECK_OK(check(items));
+  CHECK_OK(reserve(items));
+  build_step_input(*model_, pool_->layout(), options_.replay_form, items, input_);
+  TRY(const Rows logits, logits_rows(static_cast<int64_t>(input_.logits_row.size())));
+
+  run_backbone();
+  if (logits.count > 0) {
+    narrow_streams(input_.logits_row);
+    const Rows z = work_.z.first(logits.count);
+    collapse(pre_, model_->weights().norm, z);
+    head(z, logits);
+  }
+  for (const StepItem& item : items) {
+    item.sequence->tokens.insert(item.sequence->tokens.end(), item.tokens.begin(),
+                                 item.tokens.end());
+  }
+  return StepOutput{logits};
+}
+
+// Keeps the given rows of the residual streams, in this order.
+void Forward::narrow_streams(const std::vector<int64_t>& rows) {
+  const int64_t count = static_cast<int64_t>(rows.size());
+  const auto narrow = [&](Rows& current, Rows& spare) {
+    spare = spare.first(count);
+    backend_->select_rows({.in = current, .row = rows.data(), .out = spare});
+    std::swap(current, spare);
+  };
+  narrow(h_, h_spare_);
+  narrow(pre_, pre_spare_);
+}
+
+}  // namespace tidemill

@@ -1,0 +1,149 @@
+// The DeepSeek-V4.1 forward pass over one step: any mixture of prefill chunks, decode tokens and
+// draft verifications of many sequences (spec sections 0, 5 to 10).
+//
+// A token's values depend on its own sequence only: not on the batch, on how a prompt is cut into
+// chunks, or on the number of threads.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "forward/step_input.h"
+#include "forward/workspace.h"
+#include "model/model.h"
+#include "ops/backend.h"
+#include "state/state_pool.h"
+
+namespace tidemill {
+
+struct ForwardOptions {
+  int64_t max_tokens = 512;  // rows of the largest step
+  ReplayForm replay_form = ReplayForm::kCompact;
+};
+
+// Logits of the rows that were asked for, items in order. Valid until the next call.
+struct StepOutput {
+  Rows logits;  // [rows, vocab] float32
+};
+
+// Something that a test wants to see or to replace: float rows, or a list of ids per row.
+struct Observation {
+  std::string_view name;  // "hidden", "pre", "attention", "ffn", "selected", "pool", "expert_ids",
+                          // "expert_weights", "engram_gate"
+  int64_t layer = 0;
+  const RowSet* rows = nullptr;
+  Rows values;
+  const int32_t* ids = nullptr;
+  int64_t ids_width = 0;
+};
+using Observer = std::function<void(const Observation&)>;
+
+// Not thread safe. Model, backend and pool must outlive it.
+class Forward {
+ public:
+  static Result<Forward> create(const Model& model, Backend& backend, StatePool& pool,
+                                ForwardOptions options = {});
+
+  // Runs one step and appends the items' tokens to their sequences; reserves blocks as needed.
+  // Errors leave every sequence as it was: kTokenOutOfRange, kContextLength, kNoCapacity,
+  // kInvalidArgument (no tokens, more than max_tokens, the same sequence twice).
+  Result<StepOutput> run(std::span<const StepItem> items);
+
+  // ---- drafter (spec: DSpark). Error kInvalidArgument when the checkpoint has none.
+  // The block pass for sequences whose last sampled token (`anchor`) is not in any cache yet.
+  // Afterwards draft_logits(k) gives the rows of draft position k = 0 .. block - 1 in order:
+  // `previous` holds, per sequence, the token before that position (the anchor for k = 0).
+  struct DraftItem {
+    const Sequence* sequence = nullptr;
+    int32_t anchor = 0;
+  };
+  struct DraftRow {
+    Rows logits;                        // [sequences, vocab], Markov-corrected
+    std::span<const float> confidence;  // [sequences], before the sigmoid
+  };
+  Status draft(std::span<const DraftItem> items);
+  Result<DraftRow> draft_logits(int64_t k, std::span<const int32_t> previous);
+
+  void observe(Observer observer) { observer_ = std::move(observer); }
+  const Model& model() const { return *model_; }
+  StatePool& pool() const { return *pool_; }
+  Backend& backend() const { return *backend_; }
+  int64_t max_tokens() const { return options_.max_tokens; }
+  int64_t workspace_bytes() const { return work_.bytes; }
+
+ private:
+  // Where a sublayer works: its rows, their rotations, its ring, its role.
+  struct Scope {
+    const RowSet* rows = nullptr;
+    Rows rope;
+    int64_t ring_add = 0;             // of the layer's ring inside a slot
+    const LayerRole* role = nullptr;  // null: a drafter stage, which only has a window
+    int64_t layer = 0;
+  };
+
+  Forward() = default;
+  Status check(std::span<const StepItem> items) const;
+  Status reserve(std::span<const StepItem> items);
+  Result<Rows> logits_rows(int64_t count);
+  void narrow_streams(const std::vector<int64_t>& rows);
+
+  // backbone.cpp
+  void run_backbone();
+  void run_layer(int64_t layer);
+  void cut_to_tail();
+  void apply_engram(int64_t layer);
+  Scope scope_of(int64_t layer) const;
+  void head(const Rows& z, const Rows& logits);
+  void see(std::string_view name, const Scope& scope, const Rows& values) const;
+  void see(std::string_view name, const Scope& scope, const int32_t* ids, int64_t width) const;
+
+  // sublayers.cpp: shared by the backbone and the drafter
+  void attention_half(const Scope& scope, const LayerWeights& w);
+  void ffn_half(const Scope& scope, const LayerWeights& w, int64_t topk);
+  void attention(const Scope& scope, const LayerWeights& w);
+  void select_entries(const Scope& scope, const IndexerWeights& w);
+  void mix(const HcWeights& w, const Rows& pre_out);
+  void collapse(const Rows& pre, const Bf16Vector& norm, const Rows& x);
+  void expand();
+
+  // caches.cpp: what a step writes
+  void compress(int64_t layer);
+  void store_window(const Scope& scope);
+  void fill_draft_rings();
+  PagedRows paged(int64_t source, bool keys) const;
+
+  const Model* model_ = nullptr;
+  Backend* backend_ = nullptr;
+  StatePool* pool_ = nullptr;
+  ForwardOptions options_;
+  Workspace work_;
+  std::vector<float> plain_frequencies_;
+  std::vector<float> compressed_frequencies_;
+  Backend::Buffer logits_;
+  int64_t logits_capacity_ = 0;
+
+  // The current step.
+  StepInput input_;
+  const RowSet* rows_ = nullptr;
+  Rows h_, h_spare_;      // residual streams of rows_
+  Rows pre_, pre_spare_;  // `pre` handed to the next attention half
+  Rows x_;                // input of the next sublayer
+  Rows taps_;
+
+  // The current draft block.
+  RowSet draft_rows_;
+  std::vector<int64_t> draft_ids_;
+  std::vector<int64_t> draft_ring_offset_;
+  std::vector<float> draft_confidence_;
+  Backend::Buffer draft_logits_;
+  int64_t draft_logits_capacity_ = 0;
+  int64_t draft_next_ = 0;  // position whose logits are due
+
+  Observer observer_;
+};
+
+}  // namespace tidemill

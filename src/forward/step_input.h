@@ -1,0 +1,84 @@
+// What a device needs to know about one step: flat arrays, built on the host from the sequences.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "state/state_pool.h"
+
+namespace tidemill {
+
+enum class Logits : uint8_t { kNone, kLast, kAll };
+
+// Tokens of one sequence that a step processes; they are appended to the sequence by the step.
+struct StepItem {
+  Sequence* sequence = nullptr;
+  std::span<const int32_t> tokens;
+  Logits logits = Logits::kLast;
+};
+
+// The rows that a group of layers works on; row t is one token. Per-sequence arrays are indexed by
+// the item's number in the step.
+struct RowSet {
+  int64_t count = 0;
+  std::vector<int64_t> position;
+  std::vector<int32_t> sequence;
+  std::vector<int64_t> window_begin;  // first and one past the last visible window position
+  std::vector<int64_t> window_end;
+  std::vector<int64_t> step_start;  // per sequence: position of its first row in this set
+  std::vector<int64_t> step_row;    // per sequence: number of that row
+  std::vector<int64_t> ring_store;  // ring row of each token, from the start of the slots; -1: none
+  std::vector<int64_t> visible[3];  // [ratio]: entries that each token may select
+  std::vector<uint8_t> image;       // empty: no image tokens
+
+  void clear();
+};
+
+// Entries of one compression ratio that this step completes.
+struct EntrySet {
+  int64_t ratio = 1;
+  std::vector<int64_t> position;        // of the entry's first token: its rotation
+  std::vector<int64_t> last_row;        // row of the token that completes it
+  std::vector<int64_t> first_row;       // row of its first token, -1: pending from earlier
+  std::vector<int64_t> pending_offset;  // of the pending row, from the start of the slots
+  std::vector<int64_t> entry_store;     // destinations from the start of the blocks
+  std::vector<int64_t> key_store;
+  std::vector<int64_t> pending_store;  // per row: where its k and g are kept; -1: not needed
+
+  int64_t count() const { return static_cast<int64_t>(position.size()); }
+};
+
+struct StepInput {
+  std::vector<int64_t> ids;         // [T]
+  RowSet all;                       // encoder layers, and every layer without a cut
+  RowSet tail;                      // decoder layers under bounded replay
+  bool cut = false;                 // tail differs from all
+  std::vector<int64_t> tail_row;    // row in `all` of each tail row
+  std::vector<int64_t> logits_row;  // rows (of the decoder's set) whose logits are wanted
+  std::vector<int64_t> draft_row;   // rows (of the decoder's set) kept in the drafter's rings
+  std::vector<int64_t> draft_position;
+  std::vector<int64_t> draft_store;               // their ring rows, from the start of the slots
+  std::vector<EntrySet> entries;                  // by ratio 1, 2
+  std::vector<std::vector<int64_t>> engram_rows;  // [table]: [T, columns]
+  std::vector<int64_t> ring_offset;               // per sequence: its slot
+  std::vector<int32_t> block_table;
+  std::vector<int64_t> block_begin;  // per sequence: its first block in block_table
+
+  const RowSet& decoder() const { return cut ? tail : all; }
+  const EntrySet& entries_of(int64_t ratio) const {
+    return entries[static_cast<size_t>(ratio - 1)];
+  }
+};
+
+// Two equivalent ways to run a cut (bounded replay): compute every row and hide what the tail must
+// not see, or pack the tail's rows. Equal bit for bit.
+enum class ReplayForm : uint8_t { kCompact, kMask };
+
+// Fills `input` for items whose sequences have blocks reserved and whose tokens are inside the
+// vocabulary.
+void build_step_input(const Model& model, const StateLayout& layout, ReplayForm form,
+                      std::span<const StepItem> items, StepInput& input);
+
+}  // namespace tidemill

@@ -1,0 +1,167 @@
+// The two halves of a layer: hyper-connection, norm, sublayer, hyper-connection.
+#include <cmath>
+
+#include "forward/forward.h"
+
+namespace tidemill {
+
+void Forward::mix(const HcWeights& w, const Rows& pre_out) {
+  const Config& config = model_->config();
+  backend_->hc_mix({.weights = &w,
+                    .h = h_,
+                    .streams = config.hc_mult,
+                    .sinkhorn_iterations = config.hc_sinkhorn_iters,
+                    .norm_eps = config.rms_norm_eps,
+                    .hc_eps = config.hc_eps,
+                    .pre = pre_out,
+                    .post = work_.post.first(h_.count),
+                    .comb = work_.comb.first(h_.count)});
+}
+
+void Forward::collapse(const Rows& pre, const Bf16Vector& norm, const Rows& x) {
+  backend_->collapse_norm({.h = h_,
+                           .streams = model_->config().hc_mult,
+                           .pre = pre,
+                           .norm = norm,
+                           .eps = model_->config().rms_norm_eps,
+                           .collapsed = {},
+                           .x = x});
+}
+
+void Forward::expand() {
+  backend_->expand({.h = h_,
+                    .streams = model_->config().hc_mult,
+                    .y = work_.y.first(h_.count),
+                    .post = work_.post.first(h_.count),
+                    .comb = work_.comb.first(h_.count)});
+}
+
+// The input x_ was collapsed by the caller with the `pre` handed in; all coefficients come from
+// the streams before the sublayer. This half's own `pre` is used by the FFN half.
+void Forward::attention_half(const Scope& scope, const LayerWeights& w) {
+  mix(w.hc_attn, work_.pre_ffn.first(h_.count));
+  attention(scope, w);
+  see("attention", scope, work_.y.first(h_.count));
+  expand();
+}
+
+void Forward::ffn_half(const Scope& scope, const LayerWeights& w, int64_t topk) {
+  const Config& config = model_->config();
+  mix(w.hc_ffn, pre_);  // handed to the next layer
+  collapse(work_.pre_ffn.first(h_.count), w.ffn_norm, x_);
+  backend_->route({.x = x_,
+                   .gate = &w.moe.gate,
+                   .bias = w.moe.bias,
+                   .bias_vl = w.moe.bias_vl,
+                   .image = scope.rows->image.empty() ? nullptr : scope.rows->image.data(),
+                   .topk = topk,
+                   .scale = config.routed_scaling_factor,
+                   .ids = work_.expert_ids,
+                   .weights = work_.expert_weights});
+  see("expert_ids", scope, work_.expert_ids, topk);
+  see("expert_weights", scope, Rows{work_.expert_weights, h_.count, topk, topk});
+  backend_->experts({.x = x_,
+                     .experts = w.moe.experts,
+                     .shared = &w.moe.shared,
+                     .ids = work_.expert_ids,
+                     .weights = work_.expert_weights,
+                     .topk = topk,
+                     .swiglu_limit = config.swiglu_limit,
+                     .y = work_.y.first(h_.count)});
+  see("ffn", scope, work_.y.first(h_.count));
+  expand();
+}
+
+void Forward::attention(const Scope& scope, const LayerWeights& w) {
+  const Config& config = model_->config();
+  const AttentionWeights& a = w.attention;
+  const int64_t tokens = scope.rows->count;
+  const int64_t heads = config.num_attention_heads;
+  const StateLayout& layout = pool_->layout();
+  const Rows latent = work_.query_latent.first(tokens);
+  const Rows q = work_.q.first(tokens);
+  const Rows kv = work_.kv.first(tokens);
+  const Rows o = work_.o.first(tokens);
+  const Rows grouped = work_.grouped.first(tokens);
+
+  backend_->linear({.w = &a.wq_a, .x = x_, .y = latent, .quantise_input = true});
+  backend_->rms_norm({.x = latent, .weight = a.q_norm, .eps = config.rms_norm_eps, .y = latent});
+  backend_->linear({.w = &a.wq_b, .x = latent, .y = q, .quantise_input = true});
+  backend_->rope({.x = q, .heads = heads, .table = scope.rope});
+
+  backend_->linear({.w = &a.wkv, .x = x_, .y = kv, .quantise_input = true});
+  backend_->rms_norm({.x = kv, .weight = a.kv_norm, .eps = config.rms_norm_eps, .y = kv});
+  backend_->rope({.x = kv, .table = scope.rope});
+  std::vector<int64_t> packed(static_cast<size_t>(tokens));
+  for (size_t t = 0; t < packed.size(); ++t) {
+    packed[t] = static_cast<int64_t>(t) * layout.window.bytes();
+  }
+  backend_->store_rows(
+      {.x = kv, .format = layout.window, .base = work_.fresh, .offset = packed.data()});
+
+  AttendArgs args{
+      .q = q,
+      .out = o,
+      .heads = heads,
+      .sink = a.sink,
+      .sequence = scope.rows->sequence.data(),
+      .window_begin = scope.rows->window_begin.data(),
+      .window_end = scope.rows->window_end.data(),
+      .window_format = layout.window,
+      .fresh = work_.fresh,
+      .step_start = scope.rows->step_start.data(),
+      .step_row = scope.rows->step_row.data(),
+      .ring_base = pool_->slots(),
+      .ring_add = scope.ring_add,
+      .ring_offset = scope.role != nullptr ? input_.ring_offset.data() : draft_ring_offset_.data(),
+      .ring_rows = layout.ring_rows,
+      .entries = {},
+      .selected = work_.selected,
+      .topk = config.index_topk};
+  if (scope.role != nullptr && scope.role->kv_source >= 0) {
+    if (scope.role->owns_index) select_entries(scope, w.indexer);
+    args.entries = paged(scope.role->kv_source, false);
+  }
+  backend_->attend(args);
+  if (scope.role != nullptr) store_window(scope);  // a draft block leaves no trace
+
+  backend_->rope({.x = o, .heads = heads, .table = scope.rope, .inverse = true});
+  backend_->linear({.w = &a.wo_a, .x = o, .y = grouped, .groups = config.o_groups});
+  backend_->linear(
+      {.w = &a.wo_b, .x = grouped, .y = work_.y.first(tokens), .quantise_input = true});
+}
+
+void Forward::select_entries(const Scope& scope, const IndexerWeights& w) {
+  const Config& config = model_->config();
+  const LayerRole& role = *scope.role;
+  const int64_t tokens = scope.rows->count;
+  const int64_t heads = config.index_n_heads;
+  const Rows q = work_.index_q.first(tokens);
+  const Rows weight = work_.index_weight.first(tokens);
+
+  backend_->linear(
+      {.w = &w.wq_b, .x = work_.query_latent.first(tokens), .y = q, .quantise_input = true});
+  backend_->rope({.x = q, .heads = heads, .table = scope.rope});
+  backend_->round_rows({.x = q, .kind = pool_->layout().key.kind, .group = config.index_head_dim});
+  const double factor = std::pow(static_cast<double>(config.index_head_dim), -0.5) *
+                        std::pow(static_cast<double>(heads), -0.5);
+  backend_->linear(
+      {.w = &w.weights_proj, .x = x_, .y = weight, .scale = static_cast<float>(factor)});
+
+  backend_->index_select({.q = q,
+                          .weight = weight,
+                          .heads = heads,
+                          .keys = paged(role.kv_source, true),
+                          .sequence = scope.rows->sequence.data(),
+                          .visible = scope.rows->visible[role.ratio].data(),
+                          .topk = config.index_topk,
+                          .selected = work_.selected,
+                          .pool_block = config.candidate_block_size,
+                          .pool_topk = config.candidate_topk_blocks,
+                          .pool_out = role.builds_pool ? work_.pool : nullptr,
+                          .pool_in = role.reads_pool ? work_.pool : nullptr});
+  see("selected", scope, work_.selected, config.index_topk);
+  if (role.builds_pool) see("pool", scope, work_.pool, config.candidate_topk_blocks);
+}
+
+}  // namespace tidemill

@@ -1,0 +1,97 @@
+#include "forward/workspace.h"
+
+#include <algorithm>
+
+namespace tidemill {
+namespace {
+
+// Adds up sizes first and hands out addresses in a second pass over the same list.
+class Arena {
+ public:
+  Rows rows(int64_t count, int64_t width) {
+    return {take(count * width * static_cast<int64_t>(sizeof(float))), count, width, width};
+  }
+  template <typename T>
+  T* array(int64_t count) {
+    return reinterpret_cast<T*>(take(count * static_cast<int64_t>(sizeof(T))));
+  }
+  int64_t bytes() const { return bytes_; }
+  void start(std::byte* memory) {
+    memory_ = memory;
+    bytes_ = 0;
+  }
+
+ private:
+  std::byte* take(int64_t bytes) {
+    std::byte* result = memory_ == nullptr ? nullptr : memory_ + bytes_;
+    bytes_ += (bytes + 63) / 64 * 64;
+    return result;
+  }
+  std::byte* memory_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t, Workspace& w) {
+  const int64_t hidden = c.hidden_size;
+  const int64_t hc = c.hc_mult;
+  const int64_t taps = static_cast<int64_t>(c.dspark_target_layer_ids.size()) * hidden;
+  w.h = arena.rows(t, hc * hidden);
+  w.h_spare = arena.rows(t, hc * hidden);
+  w.x = arena.rows(t, hidden);
+  w.x_spare = arena.rows(t, hidden);
+  w.y = arena.rows(t, hidden);
+  w.pre = arena.rows(t, hc);
+  w.pre_spare = arena.rows(t, hc);
+  w.pre_ffn = arena.rows(t, hc);
+  w.post = arena.rows(t, hc);
+  w.comb = arena.rows(t, hc * hc);
+  w.query_latent = arena.rows(t, c.q_lora_rank);
+  w.q = arena.rows(t, c.num_attention_heads * c.head_dim);
+  w.o = arena.rows(t, c.num_attention_heads * c.head_dim);
+  w.kv = arena.rows(t, c.head_dim);
+  w.grouped = arena.rows(t, c.o_groups * c.o_lora_rank);
+  w.fresh = arena.array<std::byte>(t * layout.window.bytes());
+  w.index_q = arena.rows(t, c.index_n_heads * c.index_head_dim);
+  w.index_weight = arena.rows(t, c.index_n_heads);
+  w.pair_kv = arena.rows(t, 2 * c.head_dim);
+  w.latent = arena.rows(t, c.head_dim);
+  w.index_key = arena.rows(t, c.index_head_dim);
+  w.selected = arena.array<int32_t>(t * c.index_topk);
+  w.pool = arena.array<int32_t>(t * c.candidate_topk_blocks);
+  const int64_t chosen = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok);
+  w.expert_ids = arena.array<int32_t>(t * chosen);
+  w.expert_weights = arena.array<float>(t * chosen);
+  w.engram_values = arena.rows(t, c.engram_columns() * c.engram_head_dim);
+  w.engram_kvv = arena.rows(t, (hc + 1) * hidden);
+  w.engram_gate = arena.rows(t, hc);
+  w.taps = arena.rows(t, taps);
+  w.taps_spare = arena.rows(t, taps);
+  w.main_x = arena.rows(t, hidden);
+  w.rope_plain = arena.rows(t, c.qk_rope_head_dim);
+  w.rope_compressed = arena.rows(t, c.qk_rope_head_dim);
+  w.rope_plain_tail = arena.rows(t, c.qk_rope_head_dim);
+  w.rope_compressed_tail = arena.rows(t, c.qk_rope_head_dim);
+  w.rope_draft = arena.rows(t, c.qk_rope_head_dim);
+  for (int64_t ratio = 1; ratio <= 2; ++ratio) {
+    w.rope_entries[ratio] = arena.rows(t, c.qk_rope_head_dim);
+  }
+  w.z = arena.rows(t, hidden);
+  w.draft_hidden = arena.rows(t, hidden + c.dspark_markov_rank);
+}
+
+}  // namespace
+
+Result<Workspace> Workspace::create(Backend& backend, const Config& config,
+                                    const StateLayout& layout, int64_t max_tokens) {
+  Workspace workspace;
+  Arena arena;
+  lay_out(arena, config, layout, max_tokens, workspace);
+  workspace.bytes = arena.bytes();
+  TRY(auto buffer, backend.allocate(arena.bytes()));
+  arena.start(buffer.get());
+  lay_out(arena, config, layout, max_tokens, workspace);
+  workspace.buffers_.push_back(std::move(buffer));
+  return workspace;
+}
+
+}  // namespace tidemill

@@ -1,0 +1,57 @@
+#include "state/layout.h"
+
+namespace tidemill {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kMinimumRollback = 6;
+
+int64_t reserve(int64_t& end, int64_t bytes) {
+  const int64_t begin = end;
+  end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return begin;
+}
+
+}  // namespace
+
+Result<StateLayout> StateLayout::build(const Config& config, const Topology& topology,
+                                       const Backend& backend) {
+  StateLayout layout;
+  layout.window = backend.window_format(config.head_dim);
+  layout.entry = backend.entry_format(config.head_dim);
+  layout.key = backend.index_format(config.index_head_dim);
+  layout.window_tokens = config.sliding_window;
+  // One target token and a whole draft may be undone.
+  layout.rollback = std::max(config.dspark_block_size + 1, kMinimumRollback);
+  layout.ring_rows = layout.window_tokens + layout.rollback;
+  layout.pending_rows = layout.rollback + 2;
+  layout.pending_row_bytes = 2 * config.head_dim * static_cast<int64_t>(sizeof(float));
+
+  for (const KvSource& kv : topology.kv_sources) {
+    if (kv.ratio < 1 || kBlockTokens % kv.ratio != 0) {
+      return fail(ErrorCode::kConfig,
+                  "layer {}: compress ratio {} does not divide a block of {} tokens", kv.layer,
+                  kv.ratio, kBlockTokens);
+    }
+    Source source;
+    source.ratio = kv.ratio;
+    source.rows_per_block = kBlockTokens / kv.ratio;
+    source.entry_offset = reserve(layout.block_bytes, source.rows_per_block * layout.entry.bytes());
+    source.key_offset = reserve(layout.block_bytes, source.rows_per_block * layout.key.bytes());
+    if (kv.ratio > 1) {
+      source.pending_offset =
+          reserve(layout.slot_bytes, layout.pending_rows * layout.pending_row_bytes);
+    }
+    layout.sources.push_back(source);
+  }
+  const int64_t ring_bytes = layout.ring_rows * layout.window.bytes();
+  for (size_t i = 0; i < topology.layers.size(); ++i) {
+    layout.ring_offset.push_back(reserve(layout.slot_bytes, ring_bytes));
+  }
+  for (int64_t i = 0; i < config.num_nextn_predict_layers; ++i) {
+    layout.draft_ring_offset.push_back(reserve(layout.slot_bytes, ring_bytes));
+  }
+  return layout;
+}
+
+}  // namespace tidemill
