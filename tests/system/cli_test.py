@@ -1,0 +1,283 @@
+"""`tidemill` as a script meets it: output, exit codes, and one line for every error."""
+import array
+import json
+import os
+import pathlib
+import pty
+import resource
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+TIDEMILL = os.environ["TIDEMILL"]
+MODEL = str(pathlib.Path(os.environ["TIDEMILL_SOURCE_DIR"]) / "models" / "mini")
+VOCAB = 8192
+USAGE, FAILURE = 2, 1
+
+
+def tidemill(*args, stdin="", **options):
+    command = [TIDEMILL, *args]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "TIDEMILL_MODEL": MODEL}, **options)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.dir = pathlib.Path(scratch.name)
+
+    def file(self, name, text):
+        path = self.dir / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    def ok(self, *args, **options):
+        result = tidemill(*args, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def fails(self, code, *args, says="", **options):
+        result = tidemill(*args, **options)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertRegex(result.stderr, r"\Atidemill: [^\n]+\n\Z")
+        self.assertIn(says, result.stderr)
+        return result
+
+
+class Usage(Case):
+    def test_help_and_version(self):
+        self.assertIn("tokenize", self.ok("--help"))
+        self.assertRegex(self.ok("--version"), r"^\d+\.\d+\.\d+\n$")
+
+    def test_wrong_command_lines(self):
+        for args in ([], ["nosuch"], ["run", "--bogus", "x"], ["run", "--draft", "6", "x"],
+                     ["run", "--draft", "x", "x"], ["run", "--threads", "0", "x"],
+                     ["run", "--threads", "99999", "x"], ["run", "--max-tokens", "0", "x"],
+                     ["run", "--seed", "-1", "x"], ["run", "--temperature", "nan", "x"],
+                     ["run", "--temperature", "-1", "x"], ["run", "--top-p", "0", "x"],
+                     ["run", "--replay", "0", "x"], ["run", "--backend", "gpu", "x"],
+                     ["run", "--rounding", "none", "x"], ["run", ""], ["score"],
+                     ["score", "--tokens", "x", "--chunk", "0"],
+                     ["score", "--tokens", "x", "--chunk", "9", "--decode"],
+                     ["tokenize", "--json", "x"]):
+            with self.subTest(args=args):
+                self.fails(USAGE, *args)
+
+    def test_model_directories(self):
+        self.fails(FAILURE, "run", "--model", str(self.dir / "none"), "x", says="none")
+        self.fails(FAILURE, "inspect", "--model", str(self.dir), says="config.json")
+        self.fails(FAILURE, "encode", "--model", str(self.dir), says="tokenizer.json")
+
+    def test_full_disk(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([TIDEMILL, "tokenize", "--model", MODEL, "x"], stdout=full,
+                                    stderr=subprocess.PIPE, text=True)
+        self.assertEqual(result.returncode, FAILURE)
+        self.assertIn("No space left", result.stderr)
+
+
+class Text(Case):
+    def test_tokenize_there_and_back(self):
+        texts = ["The sea was calm.", "", "é 水 😀\n\t x", "<｜User｜>"]
+        lines = "".join(json.dumps(text) + "\n" for text in texts)
+        ids = self.ok("tokenize", "--json", stdin=lines)
+        back = self.ok("tokenize", "--json", "--decode", stdin=ids)
+        self.assertEqual([json.loads(line) for line in back.splitlines()], texts)
+        # A user's text never becomes a special token; the operator's may.
+        plain, added = (json.loads(self.ok("tokenize", "--json", *flag, stdin='"<｜User｜>"\n'))
+                        for flag in ([], ["--added-tokens"]))
+        self.assertGreater(len(plain), 1)
+        self.assertEqual(len(added), 1)
+
+    def test_tokenize_for_people(self):
+        lines = self.ok("tokenize", "two\nlines").splitlines()
+        ids = " ".join(line.split("\t")[0] for line in lines)
+        self.assertEqual(self.ok("tokenize", "--decode", stdin=ids), "two\nlines")
+
+    def test_tokenize_errors_name_the_line(self):
+        self.fails(FAILURE, "tokenize", "--json", stdin='"a"\n{\n', says="line 2")
+        self.fails(FAILURE, "tokenize", "--json", stdin="7\n", says="not a JSON string")
+        self.fails(FAILURE, "tokenize", "--json", "--decode", stdin="[1, 99999]", says="99999")
+        self.fails(FAILURE, "tokenize", "--json", "--decode", stdin="[-1]", says="-1")
+        self.fails(FAILURE, "tokenize", "--decode", stdin="1 x", says="'x'")
+
+    def test_encode(self):
+        request = {"messages": [{"role": "user", "content": "Hello"}], "thinking": {"type": "disabled"}}
+        answer = json.loads(self.ok("encode", stdin=json.dumps(request)))
+        self.assertEqual(answer["prompt"],
+                         "<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜></think>")
+        self.assertEqual(answer["ids"][0], 0)
+        self.fails(FAILURE, "encode", stdin="{", says="JSON")
+        self.fails(FAILURE, "encode", stdin='{"messages": 3}', says="messages")
+
+    def test_text_commands_need_no_weights(self):
+        for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+            self.file(name, (pathlib.Path(MODEL) / name).read_text(encoding="utf-8"))
+        self.ok("tokenize", "--model", str(self.dir), "x")
+        self.ok("encode", "--model", str(self.dir),
+                stdin='{"messages": [{"role": "user", "content": "x"}]}')
+
+
+class Run(Case):
+    def answer(self, *args):
+        return json.loads(self.ok("run", "--json", "--max-tokens", "24", *args, "Hello"))
+
+    def test_json(self):
+        answer = self.answer("--seed", "5", "--draft", "3")
+        usage = answer["usage"]
+        self.assertEqual(usage["completion_tokens"], len(answer["ids"]))
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + len(answer["ids"]))
+        self.assertIn(answer["finish_reason"], ("stop", "length"))
+        self.assertEqual(answer["seed"], 5)
+        for proposed, accepted in zip(answer["drafts"]["proposed"], answer["drafts"]["accepted"]):
+            self.assertLessEqual(accepted, proposed)
+        decoded = self.ok("tokenize", "--json", "--decode", stdin=json.dumps(answer["ids"]))
+        self.assertEqual(json.loads(decoded).strip(), answer["text"].strip())
+
+    def test_tokens_depend_on_the_seed_only(self):
+        first = self.answer("--seed", "5")["ids"]
+        for args in (["--draft", "1"], ["--draft", "5"], ["--threads", "1"], ["--threads", "2"],
+                     ["--threads", "3", "--draft", "2"], ["--chunk", "3"]):
+            with self.subTest(args=args):
+                self.assertEqual(self.answer("--seed", "5", *args)["ids"], first)
+        penalty = ["--seed", "5", "--repetition-penalty", "1.3"]
+        self.assertEqual(self.answer(*penalty)["ids"], self.answer(*penalty, "--draft", "4")["ids"])
+
+    def test_stream_equals_json(self):
+        flags = ["--temperature", "0", "--max-tokens", "12"]
+        streamed = self.ok("run", *flags, stdin="Hello\n")
+        self.assertEqual(streamed, self.answer(*flags)["text"] + "\n")
+
+    def test_context_is_a_limit(self):
+        self.fails(FAILURE, "run", stdin="word " * 20000, says="16384")
+
+
+class Score(Case):
+    def lines(self, *args, **options):
+        return [json.loads(line) for line in self.ok("score", *args, **options).splitlines()]
+
+    def logits(self, path, rows):
+        data = pathlib.Path(path).read_bytes()
+        self.assertIn(f"'shape': ({rows}, {VOCAB})".encode(), data[:128])
+        self.assertEqual(len(data), 128 + 4 * rows * VOCAB)
+        return array.array("f", data[128:])
+
+    def test_inputs(self):
+        one = self.lines("--tokens", self.file("a", "[0, 51,\n 1044, 16]"))
+        self.assertEqual([line["tokens"] for line in one], [4])
+        many = self.lines("--tokens", "-", stdin='{"tokens": [0, 51, 1044, 16]}\n\n[0]\n{"text": "The sea"}\n')
+        self.assertEqual(many[0]["nll"], one[0]["nll"])
+        self.assertIsNone(many[1]["ppl"])
+        self.assertEqual(many[2]["scored"], many[2]["tokens"] - 1)
+
+    def test_every_way_of_feeding_gives_the_same_logits(self):
+        ids = self.file("ids", json.dumps([0] + [7 * i % 8000 for i in range(3, 40)]))
+        out = str(self.dir / "out.npy")
+        self.lines("--tokens", ids, "--logits", out)
+        whole = self.logits(out, 38)
+        for args in (["--decode"], ["--chunk", "7"], ["--threads", "1"], ["--prompt", "11"]):
+            with self.subTest(args=args):
+                self.lines("--tokens", ids, "--logits", out, *args)
+                self.assertEqual(self.logits(out, 38).tobytes(), whole.tobytes())
+
+    def test_replay_keeps_the_end(self):
+        ids = self.file("ids", json.dumps([0] + [7 * i % 8000 for i in range(3, 40)]))
+        out = str(self.dir / "out.npy")
+        line, = self.lines("--tokens", ids, "--replay", "8", "--prompt", "30", "--logits", out)
+        self.logits(out, 16)
+        self.assertEqual(line["scored"], 8)
+
+    def test_bad_input(self):
+        for text in ("", "[]", "[0.5]", "[[0]]", "[8192]", "{}", '{"text": 1}', "[0", "\xff"):
+            with self.subTest(text=text):
+                self.fails(FAILURE, "score", "--tokens", self.file("ids", text))
+        self.fails(FAILURE, "score", "--tokens", "-", stdin="[0]\n[0, 8192]\n", says=":2: ")
+        self.fails(FAILURE, "score", "--tokens", str(self.dir), says="directory")
+        self.fails(FAILURE, "score", "--tokens", "-", "--logits", "/dev/full", stdin="[0]",
+                   says="not a regular file")
+
+    def test_a_full_disk_leaves_nothing(self):
+        ids = self.file("ids", json.dumps([0] * 40))
+        out = self.dir / "logits" / "out.npy"
+        out.parent.mkdir()
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        self.fails(FAILURE, "score", "--tokens", ids, "--logits", str(out), says="after 100000 bytes",
+                   preexec_fn=limit)
+        self.assertEqual(list(out.parent.iterdir()), [])
+
+
+class DraftAndInspect(Case):
+    def test_draft(self):
+        answer = json.loads(self.ok("draft", "--tokens", "-", stdin="[0, 51, 1044, 16]"))
+        self.assertEqual(len(answer["drafts"]), 5)
+        self.assertEqual([top[0]["id"] for top in answer["top"]], answer["drafts"])
+        self.assertEqual([len(top) for top in answer["top"]], [5] * 5)
+        self.assertEqual(len(answer["confidence"]), 5)
+        self.fails(FAILURE, "draft", "--tokens", "-", "--anchor", "8192", stdin="[0]", says="8192")
+
+    def test_inspect(self):
+        report = json.loads(self.ok("inspect", "--json"))
+        self.assertEqual(report["total"]["bytes"], sum(kind["bytes"] for kind in report["kinds"].values()))
+        self.assertNotIn("other", report["kinds"])
+        self.assertEqual(len(report["layers"]), 12)
+        # The model's card: 62.5 M backbone and 6.6 M drafter parameters.
+        self.assertAlmostEqual(report["kinds"]["drafter"]["parameters"] / 1e6, 6.6, delta=0.05)
+        self.assertAlmostEqual(report["total"]["parameters"] / 1e6, 62.5 + 6.6, delta=0.1)
+        self.assertIn("routed experts", self.ok("inspect"))
+
+
+class Chat(Case):
+    def test_pipe(self):
+        flags = ["chat", "--temperature", "0", "--max-tokens", "8"]
+        answers = self.ok(*flags, stdin="Hello\n/new\nHel\\\nlo\n").splitlines()
+        self.assertGreaterEqual(len(answers), 2)
+        self.assertEqual(self.ok(*flags, stdin=""), "")
+
+    def test_history_is_part_of_the_question(self):
+        flags = ["chat", "--temperature", "0", "--max-tokens", "30"]
+        name = "My name is Ruth.\n"
+        with_history = self.ok(*flags, stdin=name + "What is my name?\n")
+        without = self.ok(*flags, stdin=name + "/new\nWhat is my name?\n")
+        self.assertNotEqual(with_history, without)
+
+    def test_terminal(self):
+        """Ctrl-C drops a line, then stops an answer; the program goes on until Ctrl-D."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.environ.update(TIDEMILL_MODEL=MODEL, TERM="xterm")
+            # Nothing ends this answer by itself within the time limit.
+            os.execv(TIDEMILL, [TIDEMILL, "chat", "--max-tokens", "16000", "--temperature", "5"])
+        self.addCleanup(os.close, terminal)
+
+        def wait_for(text):
+            seen, deadline = b"", time.monotonic() + 60
+            while text not in seen and time.monotonic() < deadline:
+                if select.select([terminal], [], [], 0.2)[0]:
+                    seen += os.read(terminal, 65536)
+            self.assertIn(text, seen)
+
+        try:
+            wait_for(b"> ")
+            os.write(terminal, b"half a line\x03")
+            wait_for(b"^C")
+            wait_for(b"> ")
+            os.write(terminal, b"Tell me a story.\n")
+            wait_for(b"story.\r\n")
+            time.sleep(0.5)
+            os.write(terminal, b"\x03")
+            wait_for(b"(stopped)")
+            os.write(terminal, b"\x04")
+            self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            pid = 0
+        finally:
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
