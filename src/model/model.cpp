@@ -1,0 +1,98 @@
+#include "model/model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "model/bind_weights.h"
+#include "model/read_weights.h"
+#include "text/engram_token_map.h"
+
+namespace tidemill {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "weights are read as they are stored");
+
+// Compressed id of each token id: int32, little endian.
+Result<std::vector<int32_t>> read_token_map(const MappedFile& file, const Config& config) {
+  const auto bytes = file.bytes();
+  const auto expected = static_cast<size_t>(config.vocab_size) * sizeof(int32_t);
+  if (bytes.size() != expected) {
+    return fail(ErrorCode::kEngramMap,
+                "{} has {} bytes; vocab_size = {} asks for {}: remove the file to derive the map",
+                file.path().string(), bytes.size(), config.vocab_size, expected);
+  }
+  std::vector<int32_t> map(static_cast<size_t>(config.vocab_size));
+  std::memcpy(map.data(), bytes.data(), bytes.size());
+  return map;
+}
+
+Result<std::vector<int32_t>> find_token_map(const std::filesystem::path& directory,
+                                            const Config& config, const Tokenizer& tokenizer) {
+  if (config.engram_layer_ids.empty()) return std::vector<int32_t>{};
+  auto file = MappedFile::open(directory / "engram_token_map.i32");
+  if (file) return read_token_map(*file, config);
+  if (file.error().code != ErrorCode::kFileNotFound) return tl::unexpected(file.error());
+  return engram_token_map(tokenizer).ids;
+}
+
+void warn_of_unexpected(const std::vector<std::string>& tensors) {
+  if (tensors.empty()) return;
+  constexpr size_t kNamed = 3;
+  std::string names;
+  for (size_t i = 0; i < std::min(kNamed, tensors.size()); ++i) {
+    names += (i == 0 ? "" : ", ") + tensors[i];
+  }
+  log_warning("{} tensors of the checkpoint are not used: {}{}", tensors.size(), names,
+              tensors.size() > kNamed ? ", ..." : "");
+}
+
+// Touching more than the memory holds would push out what was touched before.
+bool fits_memory(int64_t bytes) {
+  const auto memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  if (bytes <= memory) return true;
+  log_warning("the checkpoint's {} bytes exceed the memory's {}: pages are read when needed", bytes,
+              memory);
+  return false;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& directory,
+                                           const LoadOptions& options) {
+  auto model = std::unique_ptr<Model>(new Model());
+  TRY(model->config_, Config::load(directory));
+  const Config& config = model->config_;
+  TRY(model->generation_, GenerationConfig::load(directory));
+  if (model->generation_.eos_token_ids.empty()) {
+    model->generation_.eos_token_ids = {config.eos_token_id};
+  }
+  TRY(model->topology_, Topology::build(config));
+
+  TRY(auto tokenizer, Tokenizer::load(directory / "tokenizer.json"));
+  if (tokenizer.size() > config.vocab_size) {
+    return fail(ErrorCode::kTokenizer, "tokenizer.json has ids up to {}, but vocab_size is {}",
+                tokenizer.size() - 1, config.vocab_size);
+  }
+  model->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
+  TRY(auto token_map, find_token_map(directory, config, *model->tokenizer_));
+  TRY(model->engram_, EngramHash::build(config, std::move(token_map)));
+
+  TRY(model->checkpoint_, Checkpoint::open(directory));
+  TRY(auto bound, bind_weights(model->checkpoint_, config, model->topology_));
+  model->weights_ = std::move(bound.weights);
+  model->aligned_ = std::move(bound.aligned);
+  warn_of_unexpected(bound.unexpected);
+
+  const bool prefault = options.prefault && fits_memory(model->checkpoint_.file_bytes());
+  CHECK_OK(read_weights(model->checkpoint_, prefault, options.progress));
+  return model;
+}
+
+}  // namespace tidemill
