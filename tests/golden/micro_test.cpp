@@ -220,5 +220,26 @@ TEST(Micro, DraftsAgree) {
   }
 }
 
+// Past the window. The first decoded token of these prompts lies at an odd position, where even
+// the released loop has just published the right index keys.
+TEST(Micro, DraftsPastTheWindowAgree) {
+  const Npz golden(vectors("micro/no-rounding.npz"));
+  const Npz prompts(vectors("micro/prompts.npz"));
+  for (const std::string n : {"33", "97"}) {
+    TorchRun run(*Rounding::parse("none"));
+    const auto tokens = golden.values<int32_t>("greedy" + n + ".tokens");
+    const auto drafts = golden.values<int32_t>("greedy" + n + ".drafts");
+    const auto confidence = golden.values<float>("greedy" + n + ".confidence");
+    Sequence sequence = run.machine->sequence();
+    run.machine->run(sequence, prompts.values<int32_t>("p" + n));
+    run.machine->run(sequence, {tokens.data(), 1});
+    const auto draft = run.machine->draft(sequence, tokens[1]);
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_EQ(draft.ids[k], drafts[1 + k]) << n << " position " << k;
+      EXPECT_NEAR(draft.confidence[k], confidence[k], 2e-5) << n << " position " << k;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tidemill
