@@ -30,7 +30,16 @@ class CpuBackend : public ReferenceBackend {
 
   std::string_view name() const override { return kernels_.name; }
   void linear(const LinearArgs&) override;
+  void rms_norm(const RmsNormArgs&) override;
+  void rope(const RopeArgs&) override;
+  void hc_mix(const HcMixArgs&) override;
+  void collapse_norm(const CollapseNormArgs&) override;
+  void expand(const ExpandArgs&) override;
+  void index_select(const IndexSelectArgs&) override;
+  void attend(const AttendArgs&) override;
+  void route(const RouteArgs&) override;
   void experts(const ExpertsArgs&) override;
+  void engram_gate(const EngramGateArgs&) override;
 
  private:
   struct Assignments;
@@ -51,6 +60,16 @@ class CpuBackend : public ReferenceBackend {
       for (int64_t unit; (unit = next.fetch_add(1, std::memory_order_relaxed)) < units;) {
         body(unit, rank);
       }
+    });
+  }
+
+  // body(row) for every row of an activation, `bytes` of work each.
+  template <typename Body>
+  void for_each_row(int64_t rows, int64_t bytes, Body&& body) {
+    constexpr int64_t kRowsPerUnit = 8;
+    for_each_unit((rows + kRowsPerUnit - 1) / kRowsPerUnit, rows * bytes, [&](int64_t unit, int) {
+      const int64_t end = std::min(rows, (unit + 1) * kRowsPerUnit);
+      for (int64_t row = unit * kRowsPerUnit; row < end; ++row) body(row);
     });
   }
 

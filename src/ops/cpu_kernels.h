@@ -3,7 +3,12 @@
 
 #include <cstdint>
 
+#include "ops/attend/cpu_attend.h"
+#include "ops/engram/engram.h"
+#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/index_select/cpu_index.h"
 #include "ops/linear/cpu_matmul.h"
+#include "ops/rope/rope.h"
 
 namespace tidemill {
 
@@ -17,6 +22,16 @@ struct CpuKernels {
   // 32 channels: out = Q8(bf16(weight * silu(g) * u)), clamped; returns ordinary_x.
   bool (*swiglu)(const float* g, const float* u, float limit, float weight, float* out);
   void (*round)(float* x, int64_t n);  // to bf16
+
+  void (*rms_norm)(const float* x, const uint16_t* weight, int64_t n, float eps, float* y);
+  // Token t of four streams from m = fn . h[t].
+  void (*hc_coefficients)(const HcMixArgs&, int64_t t, const float* m);
+  void (*collapse)(const float* h, int64_t streams, const float* pre, int64_t width, float* u);
+  void (*expand)(float* h, const float* y, const float* post, const float* comb, int64_t width);
+  void (*engram_gate)(const EngramGateArgs&, int64_t t);
+  void (*rope)(const RopeArgs&, int64_t t);
+  void (*attend)(const AttendHeadsArgs&);
+  void (*index_scores)(const IndexScoresArgs&);
 };
 
 const CpuKernels& avx2_kernels();

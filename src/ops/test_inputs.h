@@ -103,7 +103,7 @@ inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t
 }
 
 inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t cols,
-                               const std::vector<uint8_t>& scale_bytes) {
+                                      const std::vector<uint8_t>& scale_bytes) {
   OwnedMatrix result;
   result.view = {.format = format, .rows = rows, .cols = cols, .data = nullptr, .scales = nullptr};
   const auto bytes = static_cast<size_t>(rows * result.view.row_bytes());
@@ -141,7 +141,8 @@ inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t
 }
 
 // Calls body for the cpu backend of every instruction set of this machine with 1, 2 and 3 threads.
-inline void for_each_cpu_backend(const std::function<void(Backend&, const std::string& label)>& body) {
+inline void for_each_cpu_backend(
+    const std::function<void(Backend&, const std::string& label)>& body) {
   static ThreadTeam teams[] = {ThreadTeam(1), ThreadTeam(2), ThreadTeam(3)};
   for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512}) {
     if (!cpu_supports(isa)) continue;

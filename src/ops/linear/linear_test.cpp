@@ -1,0 +1,214 @@
+// Linear: against a double-precision expansion, then every backend against the reference.
+#include "ops/linear/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/reference.h"
+#include "ops/test_inputs.h"
+
+namespace tidemill {
+namespace {
+
+struct Shape {
+  int64_t tokens, rows, cols, groups = 1;
+};
+
+struct Case {
+  WeightFormat format;
+  bool quantise;
+  bool f32_output;
+  float scale = 1;
+  bool accumulate = false;
+};
+
+OwnedRows run(Backend& backend, const Case& c, const OwnedMatrix& w, OwnedRows& x, int64_t groups) {
+  OwnedRows y(x.count, w.view.rows);
+  backend.linear({.w = &w.view,
+                  .x = x.view(),
+                  .y = y.view(),
+                  .groups = groups,
+                  .quantise_input = c.quantise,
+                  .f32_output = c.f32_output,
+                  .scale = c.scale,
+                  .accumulate = c.accumulate});
+  return y;
+}
+
+void expect_all_equal(const Case& c, const OwnedMatrix& w, OwnedRows& x, int64_t groups = 1) {
+  const OwnedRows expected = run(reference_backend(), c, w, x, groups);
+  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    EXPECT_TRUE(same_bits(run(backend, c, w, x, groups).data, expected.data))
+        << label << ", format " << static_cast<int>(c.format) << ", " << x.count << " tokens, "
+        << w.view.rows << " x " << w.view.cols;
+  });
+}
+
+constexpr Case kCases[] = {
+    {WeightFormat::kFp8Block, true, false},      {WeightFormat::kFp8Block, false, false},
+    {WeightFormat::kFp4Row, true, false},        {WeightFormat::kBf16, false, false, 0.0625f},
+    {WeightFormat::kBf16, false, true, 1, true}, {WeightFormat::kBf16, false, true},
+    {WeightFormat::kF32, false, true},
+};
+
+// Q8 input, FP8 and FP4 weights, scales from the whole range (user case 2): the exact sum.
+TEST(Linear, IsTheProductOfTheDecodedValues) {
+  TestInputs inputs(1);
+  OwnedRows x = inputs.activations(2, 128);
+  for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kFp4Row}) {
+    const OwnedMatrix w = inputs.matrix(format, 40, 128, {1, 60, 119, 120, 127, 200});
+    const OwnedRows y = run(reference_backend(), {format, true, true}, w, x, 1);
+    for (int64_t t = 0; t < x.count; ++t) {
+      std::vector<float> rounded(128);
+      for (int64_t k = 0; k < 128; k += 32) q8_round(x.view().f32(t) + k, rounded.data() + k);
+      for (int64_t n = 0; n < w.view.rows; ++n) {
+        double sum = 0;
+        double magnitude = 0;
+        for (int64_t k = 0; k < 128; ++k) {
+          const auto* codes = static_cast<const uint8_t*>(w.view.data);
+          const bool fp8 = format == WeightFormat::kFp8Block;
+          const double code =
+              fp8 ? e4m3_to_float(codes[n * 128 + k])
+                  : e2m1_to_float(static_cast<uint8_t>(codes[(n * 128 + k) / 2] >> (k % 2 * 4)));
+          const uint8_t byte = w.view.scales[(fp8 ? n / 32 : n) * 4 + k / 32];
+          const double product = code * std::ldexp(1.0, byte - 127) *
+                                 static_cast<double>(rounded[static_cast<size_t>(k)]);
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        EXPECT_NEAR(y.data[static_cast<size_t>(t * y.stride + n)], sum, magnitude * 2e-6);
+      }
+    }
+  }
+}
+
+TEST(Linear, ScaleBytesAreExponents) {
+  TestInputs inputs(2);
+  OwnedRows x(1, 32);
+  std::fill(x.data.begin(), x.data.end(), 1.0f);
+  for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kFp4Row}) {
+    for (const int byte : {0, 1, 119, 120, 127, 254}) {
+      OwnedMatrix w = inputs.matrix(format, 1, 32, {static_cast<uint8_t>(byte)});
+      std::fill(w.data.begin() + 1, w.data.end(), uint8_t{0});
+      w.data[1] = format == WeightFormat::kFp8Block ? 0x38 : 0x02;  // 1 in column 0
+      const Case c{format, true, true};
+      EXPECT_EQ(run(reference_backend(), c, w, x, 1).data[0], std::ldexp(1.0f, byte - 127));
+      expect_all_equal(c, w, x);
+    }
+    const OwnedMatrix nan = inputs.matrix(format, 1, 32, {255});
+    EXPECT_TRUE(std::isnan(run(reference_backend(), {format, true, true}, nan, x, 1).data[0]));
+    expect_all_equal({format, true, true}, nan, x);
+  }
+}
+
+TEST(LinearBackends, AgreeOnSmallAndOddShapes) {
+  TestInputs inputs(3);
+  const Shape shapes[] = {{1, 1, 32},   {2, 5, 64},    {3, 33, 96},  {4, 7, 128},  {5, 17, 192},
+                          {7, 31, 384}, {17, 40, 576}, {31, 12, 32}, {66, 3, 128}, {100, 9, 1056}};
+  for (const Case& c : kCases) {
+    for (const Shape& shape : shapes) {
+      const OwnedMatrix w = inputs.matrix(c.format, shape.rows, shape.cols);
+      OwnedRows x = inputs.activations(shape.tokens, shape.cols);
+      expect_all_equal(c, w, x);
+    }
+  }
+}
+
+// The matrices of the bundled model, of the test model, and a few rows of the released one.
+TEST(LinearBackends, AgreeOnModelShapes) {
+  TestInputs inputs(4);
+  const Shape shapes[] = {{1, 192, 384},  {1, 1024, 192}, {2, 128, 384}, {3, 384, 256},
+                          {64, 192, 384}, {1, 64, 128},   {6, 256, 64},  {1, 48, 5120},
+                          {3, 70, 5120},  {40, 16, 5120}, {2, 33, 8192}, {1, 40, 2304},
+                          {33, 1024, 192}};
+  for (const Case& c : kCases) {
+    for (const Shape& shape : shapes) {
+      const OwnedMatrix w = inputs.matrix(c.format, shape.rows, shape.cols);
+      OwnedRows x = inputs.activations(shape.tokens, shape.cols);
+      expect_all_equal(c, w, x);
+    }
+  }
+}
+
+TEST(LinearBackends, AgreeOnGroups) {
+  TestInputs inputs(5);
+  for (const Shape& shape : {Shape{1, 256, 256, 4},
+                             {5, 64, 128, 2},
+                             {70, 256, 256, 4},
+                             {3, 30, 64, 3},
+                             {1, 80, 4096, 8}}) {
+    const OwnedMatrix w = inputs.matrix(WeightFormat::kFp8Block, shape.rows, shape.cols);
+    OwnedRows x = inputs.activations(shape.tokens, shape.cols * shape.groups);
+    expect_all_equal({WeightFormat::kFp8Block, false, false}, w, x, shape.groups);
+  }
+}
+
+// Widths that no kernel takes.
+TEST(LinearBackends, AgreeOnWidthsThatFitNoBlock) {
+  TestInputs inputs(6);
+  for (const int64_t cols : {1, 16, 144, 40}) {
+    const OwnedMatrix w = inputs.matrix(WeightFormat::kBf16, 3, cols);
+    OwnedRows x = inputs.activations(2, cols);
+    expect_all_equal({WeightFormat::kBf16, false, false}, w, x);
+  }
+}
+
+// Products that underflow or overflow, where a fused multiply-add would differ; codes that are NaN.
+TEST(LinearBackends, AgreeOnExtremeScalesAndActivations) {
+  TestInputs inputs(7);
+  for (const Case& c : kCases) {
+    if (c.format == WeightFormat::kF32) continue;
+    for (const std::vector<uint8_t>& bytes : std::vector<std::vector<uint8_t>>{
+             {0, 1, 2, 5}, {250, 252, 254}, {0, 119, 120, 254}, {66, 67, 187, 188}, {118, 255}}) {
+      const OwnedMatrix w = inputs.matrix(c.format, 40, 96, bytes);
+      for (const float deviation : {1e-38f, 1e-20f, 1e-5f, 1.0f, 1e20f, 1e37f}) {
+        for (const int64_t tokens : {1, 5, 70}) {
+          OwnedRows x = inputs.activations(tokens, 96, deviation);
+          expect_all_equal(c, w, x);
+        }
+      }
+    }
+  }
+  OwnedMatrix nan = inputs.matrix(WeightFormat::kFp8Block, 70, 64);
+  nan.data[64 * 33 + 9] = 0x7F;
+  OwnedRows x = inputs.activations(1, 64);
+  expect_all_equal({WeightFormat::kFp8Block, true, true}, nan, x);
+  for (const float odd :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3.3e38f}) {
+    x.data[5] = odd;
+    for (const Case& c : kCases) {
+      const OwnedMatrix w = inputs.matrix(c.format, 40, 64);
+      expect_all_equal(c, w, x);
+    }
+  }
+}
+
+// A float32 value between the bf16 ones: products are no longer exact.
+TEST(LinearBackends, AgreeOnActivationsThatAreNotBf16) {
+  TestInputs inputs(8);
+  const OwnedMatrix w = inputs.matrix(WeightFormat::kFp8Block, 64, 256);
+  OwnedRows x = inputs.activations(3, 256);
+  x.data[100] = 1.2345678f;
+  expect_all_equal({WeightFormat::kFp8Block, false, true}, w, x);
+}
+
+TEST(LinearBackends, ARowDoesNotDependOnItsBatch) {
+  TestInputs inputs(9);
+  const OwnedMatrix w = inputs.matrix(WeightFormat::kFp8Block, 96, 384);
+  OwnedRows x = inputs.activations(7, 384);
+  const Case c{WeightFormat::kFp8Block, true, false};
+  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    OwnedRows batch = run(backend, c, w, x, 1);
+    for (int64_t t = 0; t < 7; ++t) {
+      OwnedRows one(1, 384);
+      std::memcpy(one.data.data(), x.view().f32(t), 384 * sizeof(float));
+      const OwnedRows alone = run(backend, c, w, one, 1);
+      EXPECT_EQ(std::memcmp(alone.data.data(), batch.view().f32(t), 96 * sizeof(float)), 0)
+          << label;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tidemill

@@ -1,0 +1,151 @@
+// Router and experts of the cpu backend: tokens grouped by expert, so that an expert's weights are
+// read once per call, and two runs of the team whatever the number of experts.
+#include <algorithm>
+
+#include "base/formats.h"
+#include "ops/cpu_backend.h"
+
+namespace tidemill {
+namespace {
+
+constexpr int64_t kBlock = kScaleBlock;  // rows of a unit: the block of the second quantisation
+constexpr int64_t kTokensAtOnce = 64;    // tokens of an expert that share a thread's scratch
+
+}  // namespace
+
+// The work of a call: one slot per (token, chosen expert), those of an expert together, experts
+// ascending, the shared expert last with every token and weight 1.
+struct CpuBackend::Assignments {
+  struct Group {
+    const ExpertWeights* expert;
+    int64_t begin;  // slots
+    int64_t end;
+  };
+  std::vector<Group> groups;
+  std::vector<int32_t> token;
+  std::vector<float> weight;
+
+  explicit Assignments(const ExpertsArgs& a) {
+    const int64_t chosen = a.x.count * a.topk;
+    std::vector<int64_t> begin(a.experts.size() + 1);
+    for (int64_t i = 0; i < chosen; ++i) ++begin[static_cast<size_t>(a.ids[i]) + 1];
+    for (size_t e = 0; e < a.experts.size(); ++e) {
+      if (begin[e + 1] > 0) groups.push_back({&a.experts[e], begin[e], begin[e] + begin[e + 1]});
+      begin[e + 1] += begin[e];
+    }
+    token.resize(static_cast<size_t>(chosen + a.x.count));
+    weight.resize(token.size(), 1.0f);
+    for (int64_t i = 0; i < chosen; ++i) {
+      const auto slot = static_cast<size_t>(begin[static_cast<size_t>(a.ids[i])]++);
+      token[slot] = static_cast<int32_t>(i / a.topk);
+      weight[slot] = a.weights[i];
+    }
+    for (int64_t t = 0; t < a.x.count; ++t) {
+      token[static_cast<size_t>(chosen + t)] = static_cast<int32_t>(t);
+    }
+    groups.push_back({a.shared, chosen, chosen + a.x.count});
+  }
+};
+
+void CpuBackend::experts(const ExpertsArgs& a) {
+  const int64_t hidden = a.x.width;
+  const int64_t inter = a.shared->w1.rows;
+  if (hidden % kBlock != 0 || inter % kBlock != 0) return ReferenceBackend::experts(a);
+
+  const Assignments work(a);
+  const auto slots = static_cast<int64_t>(work.token.size());
+  const auto groups = static_cast<int64_t>(work.groups.size());
+  bool x_ordinary = false;
+  const TokenRows x = prepare(a.x, true, x_, x_ordinary);
+  float* activations = hidden_.floats(slots * inter);
+  constexpr int64_t kThreadFloats = 2 * kTokensAtOnce * kBlock;
+  float* thread_memory = thread_.floats(context_.team.size() * kThreadFloats);
+  const int64_t bytes = slots * inter * hidden / 2;
+
+  // body(first slot, tokens) over the slots of a group
+  const auto in_parts = [](const Assignments::Group& group, const auto& body) {
+    for (int64_t slot = group.begin; slot < group.end; slot += kTokensAtOnce) {
+      body(slot, std::min(kTokensAtOnce, group.end - slot));
+    }
+  };
+
+  // w1, w3 and SwiGLU: a unit is one block of channels of one expert.
+  std::atomic<bool> ordinary = true;
+  const int64_t channel_blocks = inter / kBlock;
+  for_each_unit(groups * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
+    const Assignments::Group& group = work.groups[static_cast<size_t>(unit / channel_blocks)];
+    const int64_t channel = unit % channel_blocks * kBlock;
+    float* g = thread_memory + rank * kThreadFloats;
+    float* u = g + kTokensAtOnce * kBlock;
+    in_parts(group, [&](int64_t slot, int64_t count) {
+      MatmulArgs m{.w = &group.expert->w1, .row_begin = channel, .row_end = channel + kBlock};
+      m.x = x;
+      m.x.count = count;
+      m.x.index = work.token.data() + slot;
+      m.ordinary_x = x_ordinary;
+      m.y = g;
+      m.y_stride = kBlock;
+      kernels_.matmul(m);
+      m.w = &group.expert->w3;
+      m.y = u;
+      kernels_.matmul(m);
+      for (int64_t i = 0; i < count; ++i) {
+        if (!kernels_.swiglu(g + i * kBlock, u + i * kBlock, a.swiglu_limit,
+                             work.weight[static_cast<size_t>(slot + i)],
+                             activations + (slot + i) * inter + channel)) {
+          ordinary.store(false, std::memory_order_relaxed);
+        }
+      }
+    });
+  });
+
+  // w2 and the sum: a unit is one block of outputs of every token.
+  for_each_unit(hidden / kBlock, bytes, [&](int64_t unit, int rank) {
+    const int64_t row = unit * kBlock;
+    float* product = thread_memory + rank * kThreadFloats;
+    for (int64_t t = 0; t < a.y.count; ++t) std::fill_n(a.y.f32(t) + row, kBlock, 0.0f);
+    for (const Assignments::Group& group : work.groups) {
+      in_parts(group, [&](int64_t slot, int64_t count) {
+        MatmulArgs m{.w = &group.expert->w2, .row_begin = row, .row_end = row + kBlock};
+        m.x = {.data = activations + slot * inter, .stride = inter, .count = count};
+        m.ordinary_x = ordinary.load(std::memory_order_relaxed);
+        m.y = product;
+        m.y_stride = kBlock;
+        kernels_.matmul(m);
+        for (int64_t i = 0; i < count; ++i) {
+          float* y = a.y.f32(work.token[static_cast<size_t>(slot + i)]) + row;
+          for (int64_t n = 0; n < kBlock; ++n) y[n] += product[i * kBlock + n];
+        }
+      });
+    }
+    for (int64_t t = 0; t < a.y.count; ++t) kernels_.round(a.y.f32(t) + row, kBlock);
+  });
+}
+
+void CpuBackend::route(const RouteArgs& a) {
+  const int64_t experts = a.gate->rows;
+  float* logits = hidden_.floats(a.x.count * experts);
+  linear({.w = a.gate, .x = a.x, .y = {logits, a.x.count, experts, experts}, .f32_output = true});
+  for_each_row(a.x.count, experts * 32, [&](int64_t t) {
+    const bool image = a.image != nullptr && a.image[t] != 0 && a.bias_vl.data != nullptr;
+    const float* bias = image ? a.bias_vl.data : a.bias.data;
+    float* score = logits + t * experts;
+    for (int64_t e = 0; e < experts; ++e) score[e] = reference::sqrt_softplus(score[e]);
+    int32_t* ids = a.ids + t * a.topk;
+    float total = 0;
+    for (int64_t i = 0; i < a.topk; ++i) {
+      int64_t best = -1;
+      for (int64_t e = 0; e < experts; ++e) {
+        if (best >= 0 && !(score[e] + bias[e] > score[best] + bias[best])) continue;
+        if (std::find(ids, ids + i, static_cast<int32_t>(e)) == ids + i) best = e;
+      }
+      ids[i] = static_cast<int32_t>(best);
+      total += score[best];
+    }
+    for (int64_t i = 0; i < a.topk; ++i) {
+      a.weights[t * a.topk + i] = score[ids[i]] / (total + 1e-20f) * a.scale;
+    }
+  });
+}
+
+}  // namespace tidemill

@@ -1,0 +1,178 @@
+// AVX2 + FMA + F16C: the 16 canonical lanes in two registers. See simd/avx512.h for the interface
+// and for why this header belongs to *_avx2.cpp alone.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace tidemill {
+namespace {
+
+struct Avx2 {
+  struct F {
+    __m256 low, high;  // lanes 0..7, 8..15
+  };
+  struct I {
+    __m256i low, high;
+  };
+  using M = F;  // all bits of a lane set or clear
+
+  using Register = __m256;
+  static constexpr int kRegisters = 2;
+  static Register& part(F& x, int i) { return i == 0 ? x.low : x.high; }
+  static Register load_register(const float* p) { return _mm256_loadu_ps(p); }
+  template <bool kFused>
+  static Register multiply_add(Register a, Register b, Register c) {
+    return kFused ? _mm256_fmadd_ps(a, b, c) : _mm256_add_ps(c, _mm256_mul_ps(a, b));
+  }
+
+  static constexpr int kTileRows = 4;
+  static constexpr int kTileTokens = 3;
+  static constexpr int decode_rows(int tokens) { return tokens == 1 ? 4 : tokens <= 3 ? 2 : 1; }
+  static constexpr int kValueRegisters = 1;
+
+  static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static void store(float* p, F x) {
+    _mm256_storeu_ps(p, x.low);
+    _mm256_storeu_ps(p + 8, x.high);
+  }
+  static F add(F a, F b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+  static F sub(F a, F b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+  static F mul(F a, F b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+  static F div(F a, F b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+  static F fma(F a, F b, F c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+  static F min(F a, F b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+  static F max(F a, F b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+
+  static I seti(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+  static I bits(F x) { return {_mm256_castps_si256(x.low), _mm256_castps_si256(x.high)}; }
+  static F floats(I x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }
+  static I addi(I a, I b) {
+    return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+  }
+  static I andi(I a, I b) {
+    return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)};
+  }
+  static I ori(I a, I b) {
+    return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+  }
+  template <int kBits>
+  static I left(I a) {
+    return {_mm256_slli_epi32(a.low, kBits), _mm256_slli_epi32(a.high, kBits)};
+  }
+  template <int kBits>
+  static I right(I a) {
+    return {_mm256_srli_epi32(a.low, kBits), _mm256_srli_epi32(a.high, kBits)};
+  }
+  static I to_int(F x) { return {_mm256_cvttps_epi32(x.low), _mm256_cvttps_epi32(x.high)}; }
+
+  static M less(F a, F b) {
+    return {_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)};
+  }
+  static M is_nan(F a) {
+    return {_mm256_cmp_ps(a.low, a.low, _CMP_UNORD_Q), _mm256_cmp_ps(a.high, a.high, _CMP_UNORD_Q)};
+  }
+  static F select(M m, F yes, F no) {
+    return {_mm256_blendv_ps(no.low, yes.low, m.low), _mm256_blendv_ps(no.high, yes.high, m.high)};
+  }
+
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+  // ---- 32 bytes
+  static __m256i byte_set(uint8_t x) { return _mm256_set1_epi8(static_cast<char>(x)); }
+  static __m256i byte_load(const uint8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static __m256i byte_sub(__m256i a, __m256i b) { return _mm256_sub_epi8(a, b); }
+  static __m256i byte_and(__m256i a, __m256i b) { return _mm256_and_si256(a, b); }
+  static __m256i byte_max(__m256i a, __m256i b) { return _mm256_max_epu8(a, b); }
+  static bool bytes_at_most(__m256i x, uint8_t limit) {
+    const __m256i bound = byte_set(limit);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(byte_max(x, bound), bound)) == -1;
+  }
+
+  // ---- widening
+  static F bf16(const void* p) {
+    const auto* half = static_cast<const __m128i*>(p);
+    return floats(left<16>({_mm256_cvtepu16_epi32(_mm_loadu_si128(half)),
+                            _mm256_cvtepu16_epi32(_mm_loadu_si128(half + 1))}));
+  }
+  static F e4m3(const void* p) {
+    const __m128i codes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+    const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7),
+                                            _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+  }
+  static void e2m1(const void* p, F scale, F& first, F& second) {
+    const __m256 table = _mm256_mul_ps(scale.low, _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6));
+    const auto* word = static_cast<const char*>(p);
+    first = {e2m1_word(word, table), e2m1_word(word + 4, table)};
+    second = {e2m1_word(word + 8, table), e2m1_word(word + 12, table)};
+  }
+
+  // ---- across lanes
+  static float reduce(F x) {
+    const __m256 a = _mm256_add_ps(x.low, x.high);
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+  }
+  static void reduce4(F a, F b, F c, F d, float* out) {
+    const __m256 ab = fold8(a, b);
+    const __m256 cd = fold8(c, d);
+    const __m256 x = _mm256_add_ps(
+        _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd))),
+        _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd))));
+    const __m256 y = _mm256_add_ps(x, _mm256_movehdup_ps(x));
+    const __m128 low = _mm256_castps256_ps128(y);
+    const __m128 high = _mm256_extractf128_ps(y, 1);
+    _mm_storeu_ps(out, _mm_blend_ps(low, _mm_moveldup_ps(high), 0b1010));
+  }
+  static float largest(F x) {
+    const __m256 a = _mm256_max_ps(x.low, x.high);
+    const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
+  }
+
+  static F swap_pairs(F x) {
+    return {_mm256_permute_ps(x.low, 0b10110001), _mm256_permute_ps(x.high, 0b10110001)};
+  }
+  template <int kColumn>
+  static F spread_column(F x) {
+    return {_mm256_permute_ps(x.low, kColumn * 0x55), _mm256_permute_ps(x.high, kColumn * 0x55)};
+  }
+  template <int kRow>
+  static F spread_row(F x) {
+    const __m256 half = kRow < 2 ? x.low : x.high;
+    const __m256 row = _mm256_permute2f128_ps(half, half, (kRow % 2) * 0x11);
+    return {row, row};
+  }
+
+ private:
+  // 8 codes in a dword: magnitudes from the table (vpermps reads 3 bits), bit 3 becomes the sign.
+  static __m256 e2m1_word(const char* p, __m256 table) {
+    int32_t word;
+    __builtin_memcpy(&word, p, sizeof(word));
+    const __m256i codes =
+        _mm256_srlv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28),
+                                          _mm256_set1_epi32(static_cast<int32_t>(0x80000000u)));
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(table, codes), _mm256_castsi256_ps(sign));
+  }
+  static __m256 fold8(F a, F b) {
+    const __m256 a8 = _mm256_add_ps(a.low, a.high);
+    const __m256 b8 = _mm256_add_ps(b.low, b.high);
+    return _mm256_add_ps(_mm256_permute2f128_ps(a8, b8, 0x20),
+                         _mm256_permute2f128_ps(a8, b8, 0x31));
+  }
+};
+
+}  // namespace
+}  // namespace tidemill
