@@ -146,6 +146,8 @@ TEST(Quantisers, AreIdempotent) {
     q8_round(x.data(), once.data());
     q8_round(once.data(), twice.data());
     EXPECT_EQ(once, twice);
+    // Below, the entry scale is a subnormal E4M3 with steps so coarse that 6 may become 4.
+    if (absolute_max(x.data(), 16) < 6 * 0x1p-6f) continue;
     const float scale = e4m3_to_float(q4_entry_scale(x.data()));
     for (size_t i = 0; i < 16; ++i) once[i] = e2m1_to_float(q4_code(x[i], scale)) * scale;
     const float again = e4m3_to_float(q4_entry_scale(once.data()));

@@ -13,7 +13,7 @@
 namespace tidemill {
 
 // A decode step makes hundreds of short runs, so waking has to be cheap: a waiting thread spins for
-// some tens of microseconds before it sleeps. The thread that calls run() is rank 0. One thread at
+// some 100 microseconds before it sleeps. The thread that calls run() is rank 0. One thread at
 // a time may use a team; a body must not throw and must not start another run of the same team.
 class ThreadTeam {
  public:
