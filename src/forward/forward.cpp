@@ -75,33 +75,47 @@ Status Forward::reserve(std::span<const StepItem> items) {
   return {};
 }
 
-Result<Rows> Forward::logits_rows(int64_t count) {
-  const int64_t vocabulary = model_->config().vocab_size;
-  if (count > logits_capacity_) {
-    TRY(logits_, backend_->allocate(count * vocabulary * static_cast<int64_t>(sizeof(float))));
-    logits_capacity_ = count;
-  }
-  return Rows{logits_.get(), count, vocabulary, vocabulary};
+Status Forward::reserve_logits(int64_t rows) {
+  if (rows <= logits_capacity_) return {};
+  const int64_t row_bytes = model_->config().vocab_size * static_cast<int64_t>(sizeof(float));
+  TRY(logits_, backend_->allocate(rows * row_bytes));
+  logits_capacity_ = rows;
+  return {};
 }
 
-Result<StepOutput> Forward::run(std::span<const StepItem> items) {
+Status Forward::prepare(std::span<const StepItem> items) {
   CHECK_OK(check(items));
   CHECK_OK(reserve(items));
   build_step_input(*model_, pool_->layout(), options_.replay_form, items, input_);
-  TRY(const Rows logits, logits_rows(static_cast<int64_t>(input_.logits_row.size())));
+  return reserve_logits(static_cast<int64_t>(input_.logits_row.size()));
+}
 
+StepOutput Forward::execute() {
+  const int64_t vocabulary = model_->config().vocab_size;
+  const int64_t count = static_cast<int64_t>(input_.logits_row.size());
+  const Rows logits{logits_.get(), count, vocabulary, vocabulary};
   run_backbone();
-  if (logits.count > 0) {
+  if (count > 0) {
     narrow_streams(input_.logits_row);
-    const Rows z = work_.z.first(logits.count);
+    const Rows z = work_.z.first(count);
     collapse(pre_, model_->weights().norm, z);
     head(z, logits);
   }
+  return StepOutput{logits};
+}
+
+void Forward::commit(std::span<const StepItem> items) {
   for (const StepItem& item : items) {
     item.sequence->tokens.insert(item.sequence->tokens.end(), item.tokens.begin(),
                                  item.tokens.end());
   }
-  return StepOutput{logits};
+}
+
+Result<StepOutput> Forward::run(std::span<const StepItem> items) {
+  CHECK_OK(prepare(items));
+  const StepOutput output = execute();
+  commit(items);
+  return output;
 }
 
 // Keeps the given rows of the residual streams, in this order.

@@ -53,6 +53,13 @@ class Forward {
   // kInvalidArgument (no tokens, more than max_tokens, the same sequence twice).
   Result<StepOutput> run(std::span<const StepItem> items);
 
+  // The same in its parts, for an engine that changes sequences and pool on another thread: only
+  // prepare and commit touch them (and need the caller's lock); execute works on what prepare
+  // gathered. A block that the step uses must not be handed out again before execute returns.
+  Status prepare(std::span<const StepItem> items);
+  StepOutput execute();
+  static void commit(std::span<const StepItem> items);
+
   // ---- drafter (spec: DSpark). Error kInvalidArgument when the checkpoint has none.
   // The block pass for sequences whose last sampled token (`anchor`) is not in any cache yet.
   // Afterwards draft_logits(k) gives the rows of draft position k = 0 .. block - 1 in order:
@@ -88,7 +95,7 @@ class Forward {
   Forward() = default;
   Status check(std::span<const StepItem> items) const;
   Status reserve(std::span<const StepItem> items);
-  Result<Rows> logits_rows(int64_t count);
+  Status reserve_logits(int64_t rows);
   void narrow_streams(const std::vector<int64_t>& rows);
 
   // backbone.cpp

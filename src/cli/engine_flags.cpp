@@ -1,0 +1,57 @@
+#include "cli/engine_flags.h"
+
+#include <map>
+
+#include "base/thread_team.h"
+#include "cli/model_directory.h"
+#include "cli/progress.h"
+#include "model/config.h"
+
+namespace tidemill::cli {
+
+void EngineFlags::add_to(CLI::App& command) {
+  command.add_option("--model", model, "Checkpoint directory (default: $TIDEMILL_MODEL, or mini)");
+  command
+      .add_option(
+          "--backend", backend,
+          "cpu (the best of cpu-avx512 and cpu-avx2), or reference: slow, defines the numbers")
+      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "reference"}))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--rounding", rounding,
+          "released, no-bf16, cache-only or none; all but released need --backend reference")
+      ->check(CLI::IsMember({"released", "no-bf16", "cache-only", "none"}))
+      ->capture_default_str();
+  command.add_option("--threads", threads, "Threads (default: the CPUs this process may use)")
+      ->check(CLI::Range(1, ThreadTeam::kMaxThreads));
+  command.add_option("--chunk", chunk, "Tokens of a prompt that are processed at once")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
+      ->capture_default_str();
+  command
+      .add_option("--context", context, "Make room for so many tokens (default: the model's limit)")
+      ->check(CLI::Range(int64_t{1}, kMaxContext));
+  command
+      .add_option(
+          "--replay", replay_keep,
+          "Approximate: decoder layers see only the last KEEP tokens of a prompt (128; off)")
+      ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))
+      ->type_name("off|KEEP");
+}
+
+Result<std::filesystem::path> EngineFlags::directory() const { return find_model(model); }
+
+Result<std::unique_ptr<Engine>> EngineFlags::load() const {
+  TRY(const std::filesystem::path path, directory());
+  EngineOptions options;
+  options.backend = backend;
+  TRY(options.rounding, Rounding::parse(rounding));
+  options.threads = threads;
+  options.context = context;
+  options.max_step_tokens = chunk;
+  options.replay_keep = replay_keep;
+  ProgressBar bar("loading");
+  return Engine::load(path, options, [&](double fraction) { bar.update(fraction); });
+}
+
+}  // namespace tidemill::cli

@@ -1,0 +1,31 @@
+// Flags of every command that computes: which model, with what.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "base/result.h"
+#include "engine/engine.h"
+
+namespace tidemill::cli {
+
+struct EngineFlags {
+  std::string model;                  // empty: find_model decides
+  std::string backend = "cpu";        // EngineOptions::backend
+  std::string rounding = "released";  // Rounding::parse
+  int threads = 0;
+  int64_t chunk = 512;
+  int64_t context = 0;
+  int64_t replay_keep = 0;
+
+  void add_to(CLI::App& command);
+  Result<std::filesystem::path> directory() const;
+  // Loads, with a progress bar on a terminal. Errors: those of find_model and Engine::load.
+  Result<std::unique_ptr<Engine>> load() const;
+};
+
+}  // namespace tidemill::cli
