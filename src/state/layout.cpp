@@ -1,5 +1,7 @@
 #include "state/layout.h"
 
+#include <algorithm>
+
 namespace tidemill {
 namespace {
 
@@ -48,10 +50,24 @@ Result<StateLayout> StateLayout::build(const Config& config, const Topology& top
   for (size_t i = 0; i < topology.layers.size(); ++i) {
     layout.ring_offset.push_back(reserve(layout.slot_bytes, ring_bytes));
   }
+  layout.saved_layers = topology.decoder_begin;
   for (int64_t i = 0; i < config.num_nextn_predict_layers; ++i) {
     layout.draft_ring_offset.push_back(reserve(layout.slot_bytes, ring_bytes));
   }
   return layout;
+}
+
+std::string StateLayout::fingerprint() const {
+  const auto format = [](std::string_view name, const RowFormat& f) {
+    return fmt::format(" {} {}x{}", name, static_cast<int>(f.kind), f.width);
+  };
+  std::string text = fmt::format("block {} tokens {} bytes", kBlockTokens, block_bytes);
+  text += format("window", window) + format("entry", entry) + format("key", key);
+  for (const Source& s : sources) {
+    text += fmt::format(" source 1/{} at {} {}", s.ratio, s.entry_offset, s.key_offset);
+  }
+  return text + fmt::format(" rings {}+{} of {} rows, {} saved", ring_offset.size(),
+                            draft_ring_offset.size(), window_tokens, saved_layers);
 }
 
 }  // namespace tidemill

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -36,12 +37,23 @@ struct StateLayout {
   int64_t rollback = 0;                    // positions that a step may be undone by
   int64_t ring_rows = 0;                   // window + rollback
   std::vector<int64_t> ring_offset;        // per backbone layer, inside a slot
+  int64_t saved_layers = 0;                // the layers before the decoder half
   std::vector<int64_t> draft_ring_offset;  // per drafter stage, inside a slot
   int64_t pending_rows = 0;                // position p lies in row p mod pending_rows
   int64_t pending_row_bytes = 0;           // k and g, float32
   int64_t slot_bytes = 0;
 
   int64_t blocks_for(int64_t tokens) const { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+  // Tokens of an input that must be computed when its windows are not all restored: the last rows
+  // of the decoder, enough for a window and for undoing a draft.
+  int64_t recomputed_tail() const { return window_tokens + rollback; }
+  // Shortest input that can reuse anything, given all windows; and without those of the decoder.
+  int64_t smallest_reusable_prefix() const { return kBlockTokens + 1; }
+  int64_t smallest_reusable_prefix_with_tail() const { return kBlockTokens + recomputed_tail(); }
+
+  // Number formats and arrangement as text: part of every content key.
+  std::string fingerprint() const;
 
   // Error kConfig when the layout cannot work, e.g. a ratio that does not divide the block.
   static Result<StateLayout> build(const Config& config, const Topology& topology,

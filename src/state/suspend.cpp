@@ -1,0 +1,59 @@
+#include "state/suspend.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tidemill {
+namespace {
+
+int64_t tokens_in_blocks(const Sequence& sequence) {
+  return std::max(sequence.length(), sequence.adopted);
+}
+
+}  // namespace
+
+int64_t suspended_bytes(const StatePool& pool, const Sequence& sequence) {
+  const StateLayout& layout = pool.layout();
+  return layout.slot_bytes + layout.blocks_for(tokens_in_blocks(sequence)) * layout.block_bytes;
+}
+
+SuspendedSequence suspend(StatePool& pool, Sequence& sequence) {
+  SuspendedSequence suspended;
+  const auto slot = pool.slot(sequence.slot);
+  suspended.slot.assign(slot.begin(), slot.end());
+  const int64_t count = pool.layout().blocks_for(tokens_in_blocks(sequence));
+  suspended.blocks.reserve(static_cast<size_t>(count * pool.layout().block_bytes));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto block = pool.block(sequence.blocks[static_cast<size_t>(i)]);
+    suspended.blocks.insert(suspended.blocks.end(), block.begin(), block.end());
+  }
+  suspended.sequence = sequence;
+  suspended.sequence.slot = -1;
+  suspended.sequence.blocks.clear();
+  suspended.sequence.keys.clear();
+  pool.release(sequence);
+  return suspended;
+}
+
+Result<Sequence> resume(StatePool& pool, const SuspendedSequence& suspended) {
+  TRY(Sequence sequence, pool.acquire());
+  if (auto status = pool.reserve(sequence, tokens_in_blocks(suspended.sequence)); !status) {
+    pool.release(sequence);
+    return tl::unexpected(std::move(status).error());
+  }
+  std::memcpy(pool.slot(sequence.slot).data(), suspended.slot.data(), suspended.slot.size());
+  const std::byte* from = suspended.blocks.data();
+  for (const int32_t block : sequence.blocks) {
+    const auto to = pool.block(block);
+    std::memcpy(to.data(), from, to.size());
+    from += to.size();
+  }
+  const int64_t slot = sequence.slot;
+  std::vector<int32_t> blocks = std::move(sequence.blocks);
+  sequence = suspended.sequence;
+  sequence.slot = slot;
+  sequence.blocks = std::move(blocks);
+  return sequence;
+}
+
+}  // namespace tidemill
