@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace tidemill {
 namespace {
@@ -31,6 +32,7 @@ Status check(const EngineOptions& options) {
   CHECK_OK(in_range(options.threads, 0, 1024, "the number of threads"));
   CHECK_OK(in_range(options.max_step_tokens, 1, 65536, "the prefill chunk"));
   CHECK_OK(in_range(options.sequences, 1, 65536, "the number of sequences"));
+  CHECK_OK(in_range(options.pool_blocks, 0, std::numeric_limits<int32_t>::max(), "the pool"));
   CHECK_OK(in_range(options.context, 0, int64_t{1} << 30, "the context"));
   return in_range(options.replay_keep, 0, int64_t{1} << 30, "the replay length");
 }
@@ -70,7 +72,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::filesystem::path& direct
   if (context == 0) context = config.max_position_embeddings;
 
   TRY(auto layout, StateLayout::build(config, topology, *engine->backend_));
-  const int64_t blocks = options.sequences * layout.blocks_for(context);
+  const int64_t blocks = options.pool_blocks > 0 ? options.pool_blocks
+                                                 : options.sequences * layout.blocks_for(context);
   TRY(auto pool,
       StatePool::create(*engine->backend_, std::move(layout), options.sequences, blocks));
   engine->pool_ = std::make_unique<StatePool>(std::move(pool));

@@ -21,6 +21,7 @@ struct EngineOptions {
   int threads = 0;              // 0: what affinity and cgroup quota allow
   int64_t context = 0;          // tokens that fit per sequence; 0: the model's own limit
   int64_t sequences = 1;
+  int64_t pool_blocks = 0;        // of 128 tokens, for all sequences; 0: a whole context for each
   int64_t max_step_tokens = 512;  // the largest prefill chunk
   // Tokens of a prompt that the decoder layers see in prefill (bounded replay); 0: all of them.
   int64_t replay_keep = 0;

@@ -68,12 +68,13 @@ Result<MemoryPlan> MemoryPlan::make(const StateLayout& layout, const MemoryOptio
   int64_t state = std::max<int64_t>(0, options.budget_bytes) - options.weights_bytes;
   if (state > 0) state -= options.workspace_bytes;
   if (state < one) {
+    state = std::max<int64_t>(0, state);
     const int64_t blocks = (state - layout.slot_bytes) / std::max<int64_t>(1, layout.block_bytes);
     return fail(ErrorCode::kNoCapacity,
                 "one sequence of {} tokens needs {} bytes of state, and of a budget of {} bytes {} "
                 "are left after weights ({}) and workspace ({}): {}",
-                options.context, one, options.budget_bytes, std::max<int64_t>(0, state),
-                options.weights_bytes, options.workspace_bytes,
+                options.context, one, options.budget_bytes, state, options.weights_bytes,
+                options.workspace_bytes,
                 blocks > 0 ? fmt::format("lower the context to {}", blocks * kBlockTokens)
                            : "raise the budget");
   }

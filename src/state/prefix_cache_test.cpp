@@ -269,6 +269,21 @@ TEST(PrefixCache, AnEqualKeyOfOtherContentIsAMiss) {
                 MissReason::kCollision);
     }
   }
+  // Equal tokens after another block are other content too.
+  const auto second = [&](std::span<const int32_t> first) {
+    return chain.next(chain.next(chain.root(), first, {}), part(tokens, 0, 128), {});
+  };
+  const auto x = random_tokens(kBlockTokens, 1000);
+  auto z = x;
+  for (uint32_t seed = 1001; z == x || second(z) != second(x); ++seed) {
+    z = random_tokens(kBlockTokens, seed);
+  }
+  for (const auto& first : {x, z}) {
+    Sequence b = *r.pool->acquire();
+    ASSERT_TRUE(compute(*r.pool, b, joined(first, {tokens.begin(), tokens.begin() + 128})));
+    EXPECT_EQ(r.cache.publish(b, 256, chain), first == x ? 2 : 1);
+    r.pool->release(b);
+  }
   EXPECT_GT(other_images, 0);
   EXPECT_GT(other_tenants, 0);
   EXPECT_EQ(r.cache.lookup({tokens, a.images}, chain, {}, r.now).reason,
@@ -352,6 +367,46 @@ TEST(PrefixCache, NothingIsEvictedWhileBlocksAreFree) {
     }
   }
   EXPECT_EQ(both.cache.stats().evicted_blocks, 0);
+}
+
+// The end of a path goes first, whoever published what: a part of a text is of use without its
+// end, and the end is of none without its beginning.
+TEST(PrefixCache, APathIsEvictedFromItsEnd) {
+  Reuser r(3, 16);
+  const KeyChain chain = shared_chain();
+  const auto text = random_tokens(400, 15);
+  Sequence first = r.run(text, chain);
+  // A fork of one who computed the same text, unpublished, and holds it while the twin publishes.
+  Sequence a = *r.pool->acquire();
+  ASSERT_TRUE(compute(*r.pool, a, part(text, 0, 384)));
+  Sequence b = *r.pool->fork(a);
+  EXPECT_EQ(r.cache.publish(a, 384, chain), 0);
+  r.pool->release(b);
+  EXPECT_EQ(r.cache.publish(a, 384, chain), 3);
+  r.pool->release(a);
+  r.pool->release(first);
+  for (int64_t left = 2; left >= 0; --left) {
+    EXPECT_TRUE(r.pool->evict_block());
+    EXPECT_EQ(r.cache.lookup(view(text), chain, {}, r.now).length, left * 128);
+  }
+  EXPECT_FALSE(r.pool->evict_block());
+}
+
+TEST(PrefixCache, MakeWritableTakesASequenceOutOfTheIndex) {
+  Reuser r(2, 16);
+  const KeyChain chain = shared_chain();
+  const auto text = random_tokens(300, 16);
+  Sequence a = r.run(text, chain);
+  const auto blocks = a.blocks;
+  ASSERT_TRUE(r.pool->make_writable(a, 130));
+  EXPECT_EQ(a.keys.size(), 1u);
+  EXPECT_EQ(a.blocks[0], blocks[0]);
+  EXPECT_NE(a.blocks[1], blocks[1]);
+  EXPECT_EQ(a.blocks[2], blocks[2]);  // was its own
+  EXPECT_EQ(r.pool->snapshot(a), plain_state(text));
+  EXPECT_EQ(r.cache.publish(a, 300, chain), 2);
+  EXPECT_EQ(a.blocks, blocks);
+  r.pool->release(a);
 }
 
 // A conversation goes on from a sequence that was truncated into a published block.
