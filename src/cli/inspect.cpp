@@ -58,6 +58,19 @@ std::vector<std::string> duties(const LayerRole& role) {
   return words;
 }
 
+Json to_json(const LayerRole& role) {
+  const auto number_or_null = [](int64_t number) { return number < 0 ? Json() : Json(number); };
+  return {{"part", role.decoder ? "decoder" : "encoder"},
+          {"ratio", role.ratio},
+          {"kv_source", number_or_null(role.kv_source)},
+          {"owns_kv", role.owns_kv},
+          {"owns_index", role.owns_index},
+          {"builds_pool", role.builds_pool},
+          {"reads_pool", role.reads_pool},
+          {"engram", number_or_null(role.engram)},
+          {"tap", number_or_null(role.tap)}};
+}
+
 Json to_json(const Model& model, const InspectReport& report) {
   Json json;
   const auto kind_json = [](const TensorKind& kind) {
@@ -71,7 +84,7 @@ Json to_json(const Model& model, const InspectReport& report) {
     json["kinds"][std::string(kind.name)] = kind_json(kind);
   json["total"] = kind_json(report.total);
   json["layers"] = Json::array();
-  for (const LayerRole& role : model.topology().layers) json["layers"].push_back(duties(role));
+  for (const LayerRole& role : model.topology().layers) json["layers"].push_back(to_json(role));
   json["state"] = {{"bytes_per_token", report.state_token_bytes},
                    {"bytes_per_sequence", report.state_sequence_bytes},
                    {"read_bytes_per_token", report.state_read_bytes},

@@ -53,7 +53,7 @@ LineEditor::Terminal::Terminal() {
   // While a line is edited Ctrl-C is a key, not a signal: only then can the line be dropped and the
   // editor go on.
   el_set(edit, EL_SETTY, "-d", "-isig", nullptr);
-  el_set(edit, EL_ADDFN, "tidemill-interrupt", "Drop the line", interrupt);
+  el_wset(edit, EL_ADDFN, L"tidemill-interrupt", L"Drop the line", interrupt);  // el_set leaks here
   el_set(edit, EL_BIND, "^C", "tidemill-interrupt", nullptr);
 }
 
