@@ -64,8 +64,7 @@ Status Forward::check(std::span<const StepItem> items) const {
 Status Forward::reserve(std::span<const StepItem> items) {
   int64_t blocks = 0;
   for (const StepItem& item : items) {
-    const int64_t have = static_cast<int64_t>(item.sequence->blocks.size());
-    blocks += std::max<int64_t>(0, pool_->layout().blocks_for(length_after(item)) - have);
+    blocks += pool_->blocks_needed(*item.sequence, length_after(item));
   }
   if (blocks > pool_->free_blocks()) {
     return fail(ErrorCode::kNoCapacity, "the step needs {} more blocks of {} tokens; {} are free",

@@ -7,30 +7,25 @@
 #include <utility>
 #include <vector>
 
+namespace tidemill {
 namespace {
 
-thread_local std::optional<tidemill::Deadline> compile_deadline;
+thread_local std::optional<Deadline> compile_deadline;
 
 }  // namespace
 
-// xgrammar::TokenizerInfo::GetSortedDecodedVocab() const, as the linker names it (with libstdc++).
-extern "C" {
+// xgrammar::TokenizerInfo::GetSortedDecodedVocab() const, and what the linker calls in its place
+// (names as libstdc++ makes them).
 using SortedVocabulary = std::vector<std::pair<int32_t, std::string>>;
-// NOLINTBEGIN(bugprone-reserved-identifier)
-const SortedVocabulary& __real__ZNK8xgrammar13TokenizerInfo21GetSortedDecodedVocabB5cxx11Ev(
-    const xgrammar::TokenizerInfo* self);
-const SortedVocabulary& __wrap__ZNK8xgrammar13TokenizerInfo21GetSortedDecodedVocabB5cxx11Ev(
-    const xgrammar::TokenizerInfo* self);
+const SortedVocabulary& sorted_vocabulary(const xgrammar::TokenizerInfo* tokens) asm(
+    "__real__ZNK8xgrammar13TokenizerInfo21GetSortedDecodedVocabB5cxx11Ev");
+const SortedVocabulary& sorted_vocabulary_in_time(const xgrammar::TokenizerInfo* tokens) asm(
+    "__wrap__ZNK8xgrammar13TokenizerInfo21GetSortedDecodedVocabB5cxx11Ev");
 
-const SortedVocabulary& __wrap__ZNK8xgrammar13TokenizerInfo21GetSortedDecodedVocabB5cxx11Ev(
-    const xgrammar::TokenizerInfo* self) {
-  if (compile_deadline && compile_deadline->expired()) throw tidemill::CompileTimeout();
-  return __real__ZNK8xgrammar13TokenizerInfo21GetSortedDecodedVocabB5cxx11Ev(self);
+const SortedVocabulary& sorted_vocabulary_in_time(const xgrammar::TokenizerInfo* tokens) {
+  if (compile_deadline && compile_deadline->expired()) throw CompileTimeout();
+  return sorted_vocabulary(tokens);
 }
-// NOLINTEND(bugprone-reserved-identifier)
-}
-
-namespace tidemill {
 
 CompileTimeLimit::CompileTimeLimit(Deadline deadline) { compile_deadline = deadline; }
 CompileTimeLimit::~CompileTimeLimit() { compile_deadline.reset(); }
