@@ -102,7 +102,7 @@ class ToolRules {
   Expr any_parameters() {
     if (!any_parameters_) {
       const CharSet name_characters = CharSet{{0, 0x1F}}.with(CharSet::of("\"\\<>")).complement();
-      const Expr name = sequence({text("\""), repeat(one_of(name_characters), 1, 64), text("\"")});
+      const Expr name = sequence({text("\""), repeat(one_of(name_characters), 1, -1), text("\"")});
       const Expr one = rule(rules_.add(parameter(name, raw_.any, json_.any())));
       any_parameters_ = rules_.add(choice({none(), repeat(one, 1, -1)}));
     }
