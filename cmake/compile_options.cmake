@@ -15,7 +15,8 @@ add_library(tidemill_options INTERFACE)
 # the point.
 target_compile_options(tidemill_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
   -Wno-sign-conversion -Wno-missing-field-initializers -Werror -fno-math-errno -ffp-contract=off)
-target_include_directories(tidemill_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(tidemill_options INTERFACE ${CMAKE_SOURCE_DIR}/include
+  ${CMAKE_SOURCE_DIR}/src)
 if(TIDEMILL_SANITIZE)
   target_compile_options(tidemill_options INTERFACE -fsanitize=${TIDEMILL_SANITIZE}
     -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -34,7 +34,7 @@ struct ChatOptions {
 class Chat {
  public:
   // `start` is what a conversation begins with: the system message and the mode.
-  Chat(Engine& engine, Conversation start, GenerateOptions generate)
+  Chat(ModelRunner& engine, Conversation start, GenerateOptions generate)
       : tokenizer_(engine.model().tokenizer()),
         start_(std::move(start)),
         conversation_(start_),

@@ -42,7 +42,7 @@ std::span<const float> row_of(const Rows& rows, int64_t row) {
 }
 
 // The greedy continuation of the drafter, each position given the draft before it.
-Result<Json> draft_after(Engine& engine, Sequence& sequence, std::span<const int32_t> ids,
+Result<Json> draft_after(ModelRunner& engine, Sequence& sequence, std::span<const int32_t> ids,
                          int32_t anchor) {
   const auto take = [&](int64_t, const Rows& logits) -> Status {
     if (anchor < 0) anchor = largest(row_of(logits, logits.count - 1), 1)[0];

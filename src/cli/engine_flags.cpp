@@ -41,9 +41,9 @@ void EngineFlags::add_to(CLI::App& command) {
 
 Result<std::filesystem::path> EngineFlags::directory() const { return find_model(model); }
 
-Result<std::unique_ptr<Engine>> EngineFlags::load() const {
+Result<std::unique_ptr<ModelRunner>> EngineFlags::load() const {
   TRY(const std::filesystem::path path, directory());
-  EngineOptions options;
+  RunnerOptions options;
   options.backend = backend;
   TRY(options.rounding, Rounding::parse(rounding));
   options.threads = threads;
@@ -51,7 +51,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::load() const {
   options.max_step_tokens = chunk;
   options.replay_keep = replay_keep;
   ProgressBar bar("loading");
-  return Engine::load(path, options, [&](double fraction) { bar.update(fraction); });
+  return ModelRunner::load(path, options, [&](double fraction) { bar.update(fraction); });
 }
 
 }  // namespace tidemill::cli

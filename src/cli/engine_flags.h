@@ -9,13 +9,13 @@
 #include <CLI/CLI.hpp>
 
 #include "base/result.h"
-#include "engine/engine.h"
+#include "engine/model_runner.h"
 
 namespace tidemill::cli {
 
 struct EngineFlags {
   std::string model;                  // empty: find_model decides
-  std::string backend = "cpu";        // EngineOptions::backend
+  std::string backend = "cpu";        // RunnerOptions::backend
   std::string rounding = "released";  // Rounding::parse
   int threads = 0;
   int64_t chunk = 512;
@@ -24,8 +24,8 @@ struct EngineFlags {
 
   void add_to(CLI::App& command);
   Result<std::filesystem::path> directory() const;
-  // Loads, with a progress bar on a terminal. Errors: those of find_model and Engine::load.
-  Result<std::unique_ptr<Engine>> load() const;
+  // Loads, with a progress bar on a terminal. Errors: those of find_model and ModelRunner::load.
+  Result<std::unique_ptr<ModelRunner>> load() const;
 };
 
 }  // namespace tidemill::cli

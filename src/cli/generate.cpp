@@ -45,7 +45,7 @@ int64_t max_drafts(const Config& config) {
   return config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
 }
 
-Generator::Generator(Engine& engine)
+Generator::Generator(ModelRunner& engine)
     : engine_(engine),
       sampler_(engine.model().config().vocab_size),
       ends_(engine.model().generation().eos_token_ids) {

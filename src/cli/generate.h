@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/engine.h"
+#include "engine/model_runner.h"
 #include "sample/penalties.h"
 #include "sample/sampler.h"
-#include "sample/sampling_params.h"
+#include "tidemill/sampling.h"
 
 namespace tidemill::cli {
 
@@ -46,7 +46,7 @@ int64_t max_drafts(const Config& config);
 // thread safe. The engine must outlive it.
 class Generator {
  public:
-  explicit Generator(Engine& engine);
+  explicit Generator(ModelRunner& engine);
   ~Generator();
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
@@ -66,7 +66,7 @@ class Generator {
   void accept(int32_t id, const GenerateOptions& options, Answer& answer);
   bool is_end(int32_t id) const;
 
-  Engine& engine_;
+  ModelRunner& engine_;
   Sampler sampler_;
   std::vector<int32_t> ends_;  // end-of-sequence ids
   Sequence sequence_;

@@ -56,7 +56,7 @@ double rate(int64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
 
-Json to_json(const Generation& generation, const AnswerPrinter& answer, const Engine& engine,
+Json to_json(const Generation& generation, const AnswerPrinter& answer, const ModelRunner& engine,
              double load_seconds, uint64_t seed) {
   const auto tokens = static_cast<int64_t>(generation.ids.size());
   Json json;

@@ -36,7 +36,7 @@ struct Score {
 
 class Scorer {
  public:
-  Scorer(Engine& engine, const ScoreOptions& options, std::optional<NpyWriter>& logits)
+  Scorer(ModelRunner& engine, const ScoreOptions& options, std::optional<NpyWriter>& logits)
       : engine_(engine), options_(options), logits_(logits) {}
 
   Result<Score> score(std::span<const int32_t> ids) {
@@ -78,7 +78,7 @@ class Scorer {
     return {};
   }
 
-  Engine& engine_;
+  ModelRunner& engine_;
   const ScoreOptions& options_;
   std::optional<NpyWriter>& logits_;
   LogProbabilities probabilities_;

@@ -7,7 +7,7 @@
 namespace tidemill {
 namespace {
 
-SchedulerOptions with_sizes(SchedulerOptions options, Engine& engine) {
+SchedulerOptions with_sizes(SchedulerOptions options, ModelRunner& engine) {
   options.context = engine.options().context;
   options.pool_blocks = engine.pool().block_pool().count();
   options.block_tokens = kBlockTokens;
@@ -16,7 +16,7 @@ SchedulerOptions with_sizes(SchedulerOptions options, Engine& engine) {
   return options;
 }
 
-StateIdentity identity_of(const Engine& engine, const std::string& salt) {
+StateIdentity identity_of(const ModelRunner& engine, const std::string& salt) {
   const Model& model = engine.model();
   return {.weights = fmt::format("{} bytes, {} layers", model.checkpoint().file_bytes(),
                                  model.config().num_hidden_layers),
@@ -46,7 +46,7 @@ std::string_view to_string(BatchFinish finish) {
   return "";
 }
 
-BatchEngine::BatchEngine(Engine& engine, const BatchOptions& options, Scheduler scheduler)
+BatchEngine::BatchEngine(ModelRunner& engine, const BatchOptions& options, Scheduler scheduler)
     : engine_(engine),
       options_(options),
       scheduler_(std::move(scheduler)),
@@ -63,7 +63,7 @@ BatchEngine::~BatchEngine() {
   }
 }
 
-Result<std::unique_ptr<BatchEngine>> BatchEngine::create(Engine& engine,
+Result<std::unique_ptr<BatchEngine>> BatchEngine::create(ModelRunner& engine,
                                                          const BatchOptions& options) {
   if (engine.options().replay_keep > 0) {
     return fail(ErrorCode::kConflictingOptions,

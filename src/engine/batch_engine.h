@@ -19,13 +19,13 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "engine/engine.h"
+#include "engine/model_runner.h"
 #include "sample/grammar.h"
 #include "sample/penalties.h"
 #include "sample/sampler.h"
-#include "sample/sampling_params.h"
 #include "sched/scheduler.h"
 #include "state/prefix_cache.h"
+#include "tidemill/sampling.h"
 
 namespace tidemill {
 
@@ -91,7 +91,8 @@ struct BatchStats {
 class BatchEngine {
  public:
   // The engine must outlive it and is used by nobody else. Errors: kInvalidArgument.
-  static Result<std::unique_ptr<BatchEngine>> create(Engine& engine, const BatchOptions& options);
+  static Result<std::unique_ptr<BatchEngine>> create(ModelRunner& engine,
+                                                     const BatchOptions& options);
   ~BatchEngine();
 
   // Errors: kInvalidArgument or kRequest (the field and its value), kContextLength, kNoCapacity
@@ -111,7 +112,7 @@ class BatchEngine {
   struct Entry;
   struct Row;
 
-  BatchEngine(Engine& engine, const BatchOptions& options, Scheduler scheduler);
+  BatchEngine(ModelRunner& engine, const BatchOptions& options, Scheduler scheduler);
   Status check(const BatchRequest& request) const;
   Capacity capacity();
   int64_t find_prefix(Entry& entry);
@@ -126,7 +127,7 @@ class BatchEngine {
   bool is_end(const Entry& entry, int32_t id) const;
   double now_ms() const;
 
-  Engine& engine_;
+  ModelRunner& engine_;
   BatchOptions options_;
   Scheduler scheduler_;
   PrefixCache prefixes_;

@@ -31,17 +31,17 @@ class Plant {
   };
   explicit Plant(BatchOptions options = {}) : Plant(Size{}, std::move(options)) {}
   explicit Plant(Size size, BatchOptions options = {}) {
-    EngineOptions engine{.threads = 1,
+    RunnerOptions engine{.threads = 1,
                          .context = size.context,
                          .sequences = size.sequences,
                          .pool_blocks = size.blocks,
                          .max_step_tokens = size.chunk};
-    engine_ = std::move(*Engine::load(TIDEMILL_SOURCE_DIR "/tests/vectors/micro", engine));
+    engine_ = std::move(*ModelRunner::load(TIDEMILL_SOURCE_DIR "/tests/vectors/micro", engine));
     batch_ = std::move(*BatchEngine::create(*engine_, options));
   }
 
   BatchEngine& batch() { return *batch_; }
-  Engine& engine() { return *engine_; }
+  ModelRunner& engine() { return *engine_; }
   std::map<RequestId, Answer>& answers() { return answers_; }
 
   bool step() {
@@ -79,7 +79,7 @@ class Plant {
   }
 
  private:
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ModelRunner> engine_;
   std::unique_ptr<BatchEngine> batch_;
   std::map<RequestId, Answer> answers_;
 };

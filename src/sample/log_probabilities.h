@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "tidemill/request.h"
 
 namespace tidemill {
 
@@ -13,16 +14,6 @@ namespace tidemill {
 // token. kInternal, with the position and the token, when a logit is NaN or +inf or none is left
 // unmasked: nothing could be drawn.
 Result<float> largest_logit(std::span<const float> logits, int64_t position);
-
-struct TokenLogprob {
-  int32_t token = 0;
-  float logprob = 0.0f;  // -inf for a masked token
-};
-
-struct LogProbabilities {
-  TokenLogprob chosen;
-  std::vector<TokenLogprob> top;  // most likely first, lower id first among equals
-};
 
 // Natural logarithms of softmax(logits): of the row as the model gave it, before bias, penalties,
 // temperature and truncation, as in the OpenAI API and vLLM's default (raw_logprobs). `chosen` is

@@ -5,7 +5,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "sample/sampling_params.h"
+#include "tidemill/sampling.h"
 
 namespace tidemill {
 

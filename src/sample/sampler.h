@@ -8,7 +8,7 @@
 #include "base/result.h"
 #include "sample/noise.h"
 #include "sample/penalties.h"
-#include "sample/sampling_params.h"
+#include "tidemill/sampling.h"
 
 namespace tidemill {
 

@@ -1,4 +1,6 @@
-#include "sample/sampling_params.h"
+#include "tidemill/sampling.h"
+
+#include "base/result.h"
 
 #include <cmath>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "sample/sampling_params.h"
+#include "tidemill/sampling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

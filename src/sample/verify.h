@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "sample/penalties.h"
 #include "sample/sampler.h"
-#include "sample/sampling_params.h"
+#include "tidemill/sampling.h"
 
 namespace tidemill {
 

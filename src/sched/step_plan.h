@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "tidemill/request.h"
 
 namespace tidemill {
-
-using RequestId = uint64_t;
-using TenantId = uint64_t;
 
 // The reason of a decision; why_text() is its text in traces.
 enum class Why : uint8_t {

@@ -1,4 +1,4 @@
-#include "engine/engine.h"
+#include "engine/model_runner.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,7 +6,7 @@
 namespace tidemill {
 namespace {
 
-Result<std::unique_ptr<Backend>> make_backend(const EngineOptions& options, ThreadTeam& team) {
+Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, ThreadTeam& team) {
   if (options.backend == "reference") return make_reference_backend(team, options.rounding);
   const Rounding& r = options.rounding;
   if (!(r.bf16 && r.activations && r.cache)) {
@@ -22,7 +22,7 @@ Result<std::unique_ptr<Backend>> make_backend(const EngineOptions& options, Thre
               "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, reference", options.backend);
 }
 
-Status check(const EngineOptions& options) {
+Status check(const RunnerOptions& options) {
   const auto in_range = [](int64_t value, int64_t low, int64_t high,
                            std::string_view name) -> Status {
     if (value >= low && value <= high) return {};
@@ -39,11 +39,11 @@ Status check(const EngineOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::load(const std::filesystem::path& directory,
-                                             const EngineOptions& options,
-                                             std::function<void(double)> progress) {
+Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::path& directory,
+                                                       const RunnerOptions& options,
+                                                       std::function<void(double)> progress) {
   CHECK_OK(check(options));
-  std::unique_ptr<Engine> engine(new Engine);
+  std::unique_ptr<ModelRunner> engine(new ModelRunner);
   engine->options_ = options;
   const int threads = options.threads > 0 ? options.threads : ThreadTeam::available_threads();
   engine->team_ = std::make_unique<ThreadTeam>(threads);
@@ -84,8 +84,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::filesystem::path& direct
   return engine;
 }
 
-Status Engine::prefill(Sequence& sequence, std::span<const int32_t> tokens, Logits logits,
-                       const LogitsSink& each, int64_t chunk, bool replay) {
+Status ModelRunner::prefill(Sequence& sequence, std::span<const int32_t> tokens, Logits logits,
+                            const LogitsSink& each, int64_t chunk, bool replay) {
   const int64_t total = static_cast<int64_t>(tokens.size());
   if (total > options_.context) {
     return fail(ErrorCode::kContextLength,

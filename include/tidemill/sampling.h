@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "base/result.h"
+#include "tidemill/error.h"
 
 namespace tidemill {
 

@@ -15,7 +15,7 @@
 
 namespace tidemill {
 
-struct EngineOptions {
+struct RunnerOptions {
   std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | reference
   Rounding rounding;            // other than the released one: reference only
   int threads = 0;              // 0: what affinity and cgroup quota allow
@@ -29,19 +29,19 @@ struct EngineOptions {
 };
 
 // Not thread safe.
-class Engine {
+class ModelRunner {
  public:
   // Errors: those of Model::load; kInvalidArgument (unknown backend, absurd numbers, roundings that
   // the backend does not have); kConflictingOptions (replay on a layout without a decoder half).
-  static Result<std::unique_ptr<Engine>> load(const std::filesystem::path& directory,
-                                              const EngineOptions& options,
-                                              std::function<void(double)> progress = {});
+  static Result<std::unique_ptr<ModelRunner>> load(const std::filesystem::path& directory,
+                                                   const RunnerOptions& options,
+                                                   std::function<void(double)> progress = {});
 
   const Model& model() const { return *model_; }
   Backend& backend() const { return *backend_; }
   StatePool& pool() { return *pool_; }
   Forward& forward() { return *forward_; }
-  const EngineOptions& options() const { return options_; }
+  const RunnerOptions& options() const { return options_; }
   int threads() const { return team_->size(); }
 
   // Runs tokens [sequence.length(), end) of `tokens` in chunks of `chunk` (0: the largest step).
@@ -53,8 +53,8 @@ class Engine {
                  const LogitsSink& each, int64_t chunk = 0, bool replay = true);
 
  private:
-  Engine() = default;
-  EngineOptions options_;
+  ModelRunner() = default;
+  RunnerOptions options_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Backend> backend_;
