@@ -45,7 +45,9 @@ struct Stats {
   int64_t output_tokens = 0;
   std::vector<int64_t> drafted;  // by position
   std::vector<int64_t> accepted;
-  std::vector<double> predicted;  // acceptances that the confidences of `drafted` announced
+  std::vector<int64_t> reached;   // drafted, and all before it accepted
+  std::vector<double> predicted;  // acceptances that the confidences of `reached` announced
+  std::string calibration;        // the same per Request::tag, as a table
 
   // Wall time of the device and of the host beside it, in milliseconds.
   double device_busy_ms = 0;

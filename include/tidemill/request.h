@@ -58,6 +58,7 @@ struct Request {
   // Drafts verified per step at most; -1: as many as Options::drafts wants. Never changes tokens.
   int64_t drafts = -1;
 
+  std::string tag;  // kind of task, for reports
   TenantId tenant = 0;
   int32_t priority = 0;  // -100 to 100; the lower, the sooner
   double timeout_ms = std::numeric_limits<double>::infinity();  // for the whole answer
@@ -73,8 +74,8 @@ enum class FinishReason : uint8_t {
   kStop,       // an end-of-sequence or stop token, or a stop string
   kLength,     // max_tokens or the context
   kCancelled,  // by cancel()
-  kRefused,    // never started: deadline, constraint
-  kError,      // Event::error
+  kRefused,    // never started: Event::error says why (deadline, constraint)
+  kError,      // ended in the middle: Event::error
 };
 std::string_view to_string(FinishReason reason);
 
@@ -107,7 +108,7 @@ struct Usage {
 struct Event {
   RequestId id = 0;
   int64_t choice = 0;
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens;  // up to the one that completes a stop string
   // Whole characters. Text that may be the start of a stop string is held back; a stop string and
   // what follows it never appear.
   std::string text;

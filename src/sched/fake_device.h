@@ -36,7 +36,9 @@ class FakeDevice {
   // Prefix tokens that a request finds in the cache when it starts, and how many of their blocks
   // others hold; the rest is taken from the free ones.
   void set_hit(RequestId id, int64_t tokens, int64_t shared_blocks = 0) {
-    hits_[id] = {tokens, std::min(shared_blocks, blocks_for(tokens))};
+    hits_[id] = {.tokens = tokens,
+                 .blocks = blocks_for(tokens),
+                 .shared_blocks = std::min(shared_blocks, blocks_for(tokens))};
   }
   Capacity capacity() const {
     Capacity c{free_blocks_, free_slots_, 0, 0, host_, {}};

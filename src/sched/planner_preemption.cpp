@@ -66,7 +66,7 @@ void StepPlanner::make_way() {
   if (state_.queue.empty() || state_.queue.best_priority() >= worst_priority_) return;
   std::vector<Candidate> urgent;
   for (ScheduledRequest* r : state_.queue.requests()) {
-    if (r->arrival.priority < worst_priority_ && r->steps_in_flight == 0) {
+    if (r->arrival.priority < worst_priority_ && r->steps_in_flight == 0 && !r->arrival.held) {
       urgent.push_back({turn_of(*r, now_, options_), r});
     }
   }

@@ -7,12 +7,16 @@
 namespace tidemill {
 
 PrefixReuse StepPlanner::hit_of(const ScheduledRequest& r) const {
-  if (r.has_snapshot) return {.tokens = r.length};
+  if (r.has_snapshot) return {.tokens = r.length, .blocks = state_.blocks_for(r.length)};
   if (!capacity_.prefix_hit) return {};
   PrefixReuse hit = capacity_.prefix_hit(r.arrival.id);
   // At least one token has to be computed, to draw the next from it.
-  hit.tokens = std::clamp<int64_t>(hit.tokens, 0, r.known_tokens() - 1);
-  hit.shared_blocks = std::clamp<int64_t>(hit.shared_blocks, 0, state_.blocks_for(hit.tokens));
+  const int64_t most = r.known_tokens() - 1;
+  if (hit.tokens > most) hit = {most, state_.blocks_for(most), hit.shared_blocks};
+  hit.tokens = std::max<int64_t>(hit.tokens, 0);
+  hit.blocks = std::clamp<int64_t>(hit.blocks, state_.blocks_for(hit.tokens),
+                                   state_.blocks_for(r.known_tokens()));
+  hit.shared_blocks = std::clamp<int64_t>(hit.shared_blocks, 0, hit.blocks);
   return hit;
 }
 
@@ -32,6 +36,7 @@ std::vector<StepPlanner::Candidate> StepPlanner::prefill_candidates() {
   if (free_.slots > 0) {
     for (ScheduledRequest* r : state_.queue.requests()) {
       if (in_this_step(*r)) continue;  // preempted by this very plan
+      if (r->arrival.held) continue;
       candidates.push_back({turn_of(*r, now_, options_), r});
     }
   }
@@ -153,7 +158,7 @@ bool StepPlanner::admit(ScheduledRequest& r) {
   r.length = hit.tokens;
   r.slack = 0;
   // Blocks in use by others cost none; the rest of the hit is taken now.
-  r.blocks = state_.blocks_for(hit.tokens);
+  r.blocks = hit.blocks;
   r.shared_blocks = hit.shared_blocks;
   physical_ -= r.blocks - r.shared_blocks;
   r.has_snapshot = false;

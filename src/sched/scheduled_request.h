@@ -17,6 +17,7 @@ struct Arrival {
   double deadline = std::numeric_limits<double>::infinity();  // of the whole answer
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;
+  bool held = false;  // takes its place in the queue, but does not start before Scheduler::release
 
   static constexpr int32_t kMaxPriority = 100;  // priorities are in [-100, 100]
 };

@@ -58,6 +58,11 @@ void Scheduler::set_drafts(RequestId id, int64_t drafts) {
   if (found != requests_.end()) found->second->drafts_wanted = std::max<int64_t>(0, drafts);
 }
 
+void Scheduler::release(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found != requests_.end()) found->second->arrival.held = false;
+}
+
 void Scheduler::lose_snapshot(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end() || !found->second->has_snapshot) return;

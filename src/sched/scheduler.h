@@ -25,7 +25,8 @@ namespace tidemill {
 // Tokens of a request's prefix whose state the pool has.
 struct PrefixReuse {
   int64_t tokens = 0;
-  int64_t shared_blocks = 0;  // of the hit's, in use by others now: adopting them takes none
+  int64_t blocks = 0;         // that adopting it gives the request; at least those of `tokens`
+  int64_t shared_blocks = 0;  // of them, in use by others now: adopting them takes none
 };
 
 // What the state pool has at the moment of planning. Cached blocks that nobody uses are free.
@@ -56,6 +57,8 @@ class Scheduler {
   // Drafts that its next decode items shall verify. Fewer are planned where tokens, blocks or
   // max_tokens do not allow them. Unknown ids are ignored here and in lose_snapshot.
   void set_drafts(RequestId id, int64_t drafts);
+  // Lets a held arrival start: its constraint is compiled, or what it shares is computed.
+  void release(RequestId id);
   // The snapshot of a preempted request is gone: it will be recomputed.
   void lose_snapshot(RequestId id);
   // Ends a request whatever it does; false if it is not known or has ended.

@@ -111,8 +111,39 @@ TEST(SchedulerOrder, TheRoundIsFixedAtTheStart) {
   EXPECT_EQ(turn_of(*scheduler.find(1), 0, options).round, 0);
 }
 
+TEST_F(SchedulerCalls, AHeldRequestKeepsItsPlaceAndWaits) {
+  ASSERT_TRUE(scheduler.submit(
+      {.id = 3, .priority = -5, .prompt_tokens = 8, .max_tokens = 4, .held = true}, 0));
+  ASSERT_TRUE(scheduler.submit({.id = 4, .prompt_tokens = 8, .max_tokens = 4}, 0));
+  const auto started = [&](RequestId id) {
+    const StepPlan step = plan();
+    return std::any_of(step.items.begin(), step.items.end(),
+                       [&](const PlanItem& item) { return item.id == id; });
+  };
+  EXPECT_TRUE(started(4));
+  EXPECT_FALSE(started(3));
+  scheduler.release(77);
+  scheduler.release(3);
+  EXPECT_TRUE(started(3));
+}
+
+// A hit that is computed again in part (encoder replay) brings more blocks than tokens.
+TEST_F(SchedulerCalls, BlocksOfAHitAreCountedAsHeld) {
+  SchedulerOptions options = small();
+  Scheduler fresh = Scheduler::create(options).value();
+  const int64_t block = options.block_tokens;
+  ASSERT_TRUE(fresh.submit({.id = 1, .prompt_tokens = 5 * block, .max_tokens = 2}, 0));
+  Capacity capacity{.free_blocks = 100, .free_slots = 4};
+  capacity.prefix_hit = [&](RequestId) {
+    return PrefixReuse{.tokens = block, .blocks = 3, .shared_blocks = 3};
+  };
+  fresh.plan(0, capacity);
+  EXPECT_GE(fresh.find(1)->blocks, 3);
+  EXPECT_EQ(fresh.find(1)->shared_blocks, 3);
+}
+
 TEST_F(SchedulerCalls, AbsurdPrefixHits) {
-  for (const PrefixReuse hit : {PrefixReuse{-5, -5}, PrefixReuse{1 << 30, 1 << 30}}) {
+  for (const PrefixReuse hit : {PrefixReuse{-5, -5, -5}, PrefixReuse{1 << 30, 1 << 30, 1 << 30}}) {
     Scheduler fresh = Scheduler::create(small()).value();
     const Arrival arrival{.id = 1, .prompt_tokens = 20, .max_tokens = 8};
     ASSERT_TRUE(fresh.submit(arrival, 0));

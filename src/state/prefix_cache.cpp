@@ -176,9 +176,8 @@ int64_t PrefixCache::publish(Sequence& sequence, int64_t committed, const KeyCha
   return static_cast<int64_t>(sequence.keys.size());
 }
 
-Status PrefixCache::save_windows(const Sequence& sequence, int64_t position, const KeyChain& chain,
-                                 Clock::time_point now) {
-  forget_evicted();
+Result<ContentKey> PrefixCache::window_key(const Sequence& sequence, int64_t position,
+                                           const KeyChain& chain) const {
   const int64_t number = position / kBlockTokens - 1;
   if (number < 0 || number >= static_cast<int64_t>(sequence.keys.size()) ||
       (sequence.replay_from >= 0 && !chain.approximate())) {
@@ -187,9 +186,22 @@ Status PrefixCache::save_windows(const Sequence& sequence, int64_t position, con
                 position, sequence.keys.size(),
                 sequence.replay_from >= 0 ? " and its windows are approximate" : "");
   }
-  const bool full = sequence.decoder_floor == 0 && sequence.replay_from < 0;
-  return windows_.save(*pool_, sequence, position, sequence.keys[static_cast<size_t>(number)], full,
-                       now);
+  return sequence.keys[static_cast<size_t>(number)];
+}
+
+Status PrefixCache::save_windows(const Sequence& sequence, int64_t position, const KeyChain& chain,
+                                 Clock::time_point now) {
+  forget_evicted();
+  TRY(const ContentKey key, window_key(sequence, position, chain));
+  return windows_.save(*pool_, sequence, position, key, saves_all_windows(sequence), now);
+}
+
+Status PrefixCache::insert_windows(const Sequence& sequence,
+                                   std::shared_ptr<WindowSnapshot> snapshot, const KeyChain& chain,
+                                   Clock::time_point now) {
+  forget_evicted();
+  TRY(const ContentKey key, window_key(sequence, snapshot->position, chain));
+  return windows_.insert(key, std::move(snapshot), now);
 }
 
 void PrefixCache::clear() {

@@ -104,6 +104,13 @@ class PrefixCache {
   Status save_windows(const Sequence& sequence, int64_t position, const KeyChain& chain,
                       Clock::time_point now = Clock::now());
 
+  // The same for rows that WindowSnapshots::copy took on another thread. May they be full?
+  static bool saves_all_windows(const Sequence& sequence) {
+    return sequence.decoder_floor == 0 && sequence.replay_from < 0;
+  }
+  Status insert_windows(const Sequence& sequence, std::shared_ptr<WindowSnapshot> snapshot,
+                        const KeyChain& chain, Clock::time_point now = Clock::now());
+
   // Forgets everything that no sequence uses.
   void clear();
 
@@ -115,6 +122,8 @@ class PrefixCache {
 
  private:
   void forget_evicted();
+  Result<ContentKey> window_key(const Sequence& sequence, int64_t position,
+                                const KeyChain& chain) const;
   PrefixHit choose(PrefixIndex::Match match, int64_t length, LookupOptions options,
                    Clock::time_point now);
 

@@ -20,6 +20,11 @@ void copy(std::span<const std::byte> from, std::span<std::byte> to) {
 
 }  // namespace
 
+void Sequence::rewind(int64_t length) {
+  high_water = std::max(high_water, static_cast<int64_t>(tokens.size()));
+  tokens.resize(static_cast<size_t>(length));
+}
+
 StatePool::StatePool(StateLayout layout, Backend::Buffer slots, Backend::Buffer blocks,
                      int64_t slot_count, int64_t block_count)
     : layout_(std::move(layout)),
@@ -143,8 +148,7 @@ Status StatePool::truncate(Sequence& sequence, int64_t length) {
                 "cannot go back from {} tokens to {}: the first {} come from the prefix cache", old,
                 length, sequence.adopted);
   }
-  sequence.high_water = std::max(sequence.high_water, old);
-  sequence.tokens.resize(static_cast<size_t>(length));
+  sequence.rewind(length);
   const int64_t kept = layout_.blocks_for(std::max(length, sequence.adopted));
   while (static_cast<int64_t>(sequence.blocks.size()) > kept) {
     drop_reference(sequence.blocks.back());

@@ -40,6 +40,9 @@ struct Sequence {
   int64_t high_water = 0;
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  // Forgets the tokens from `length` on, and nothing else: what StatePool::truncate does apart from
+  // blocks and keys. For a copy of the sequence that belongs to a device.
+  void rewind(int64_t length);
 };
 
 // Not thread safe. Blocks and slots that are handed out again hold old bytes: every reader is

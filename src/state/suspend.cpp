@@ -17,7 +17,7 @@ int64_t suspended_bytes(const StatePool& pool, const Sequence& sequence) {
   return layout.slot_bytes + layout.blocks_for(tokens_in_blocks(sequence)) * layout.block_bytes;
 }
 
-SuspendedSequence suspend(StatePool& pool, Sequence& sequence) {
+SuspendedSequence copy_out(const StatePool& pool, const Sequence& sequence) {
   SuspendedSequence suspended;
   const auto slot = pool.slot(sequence.slot);
   suspended.slot.assign(slot.begin(), slot.end());
@@ -31,6 +31,22 @@ SuspendedSequence suspend(StatePool& pool, Sequence& sequence) {
   suspended.sequence.slot = -1;
   suspended.sequence.blocks.clear();
   suspended.sequence.keys.clear();
+  return suspended;
+}
+
+void copy_in(const StatePool& pool, const SuspendedSequence& suspended, const Sequence& to) {
+  std::memcpy(pool.slot(to.slot).data(), suspended.slot.data(), suspended.slot.size());
+  const std::byte* from = suspended.blocks.data();
+  const std::byte* end = from + suspended.blocks.size();
+  for (size_t i = 0; from < end; ++i) {
+    const auto block = pool.block(to.blocks[i]);
+    std::memcpy(block.data(), from, block.size());
+    from += block.size();
+  }
+}
+
+SuspendedSequence suspend(StatePool& pool, Sequence& sequence) {
+  SuspendedSequence suspended = copy_out(pool, sequence);
   pool.release(sequence);
   return suspended;
 }
@@ -41,13 +57,7 @@ Result<Sequence> resume(StatePool& pool, const SuspendedSequence& suspended) {
     pool.release(sequence);
     return tl::unexpected(std::move(status).error());
   }
-  std::memcpy(pool.slot(sequence.slot).data(), suspended.slot.data(), suspended.slot.size());
-  const std::byte* from = suspended.blocks.data();
-  for (const int32_t block : sequence.blocks) {
-    const auto to = pool.block(block);
-    std::memcpy(to.data(), from, to.size());
-    from += to.size();
-  }
+  copy_in(pool, suspended, sequence);
   const int64_t slot = sequence.slot;
   std::vector<int32_t> blocks = std::move(sequence.blocks);
   sequence = suspended.sequence;

@@ -21,6 +21,11 @@ struct SuspendedSequence {
 
 // Bytes of host memory that suspend() would take.
 int64_t suspended_bytes(const StatePool& pool, const Sequence& sequence);
+// Copies the state out, or into the slot and the blocks of `to`, which must be as many: the parts
+// of suspend() and resume() that touch memory, for the thread that writes it.
+SuspendedSequence copy_out(const StatePool& pool, const Sequence& sequence);
+void copy_in(const StatePool& pool, const SuspendedSequence& suspended, const Sequence& to);
+
 // Copies the state out and releases the sequence. No step that writes it may be in flight. Blocks
 // that are published stay cached in the pool as long as there is room.
 SuspendedSequence suspend(StatePool& pool, Sequence& sequence);

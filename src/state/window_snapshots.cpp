@@ -33,25 +33,41 @@ int64_t WindowSnapshots::snapshot_bytes(int64_t position, bool full) const {
   return rings * std::min(position, layout_.window_tokens) * layout_.window.bytes();
 }
 
-Status WindowSnapshots::save(const StatePool& pool, const Sequence& sequence, int64_t position,
-                             const ContentKey& key, bool full, Clock::time_point now) {
+std::shared_ptr<WindowSnapshot> WindowSnapshots::copy(const StatePool& pool,
+                                                      const Sequence& sequence, int64_t position,
+                                                      bool full) {
+  const StateLayout& layout = pool.layout();
   const int64_t reached = std::max(sequence.length(), sequence.high_water);
-  const int64_t begin = std::max<int64_t>(0, position - layout_.window_tokens);
+  const int64_t begin = std::max<int64_t>(0, position - layout.window_tokens);
   if (position < 1 || position % kBlockTokens != 0 || position > sequence.length() ||
-      reached > position + layout_.rollback || begin < sequence.replay_from ||
+      reached > position + layout.rollback || begin < sequence.replay_from ||
       (full && begin < sequence.decoder_floor)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "no window can be saved at token {} of a sequence that has reached {}: boundaries "
-                "are multiples of {}, passed by {} at most",
-                position, reached, kBlockTokens, layout_.rollback);
+    return nullptr;
   }
+  auto snapshot = std::make_shared<WindowSnapshot>();
+  snapshot->position = position;
+  snapshot->full = full;
+  const std::byte* slot = pool.slot(sequence.slot).data();
+  each_row(layout, position, full, [&](int64_t offset, int64_t count) {
+    snapshot->rows.insert(snapshot->rows.end(), slot + offset, slot + offset + count);
+  });
+  return snapshot;
+}
+
+// Is a snapshot there that is as good? Then it counts as used.
+bool WindowSnapshots::keep_existing(const ContentKey& key, bool full, Clock::time_point now) {
+  const auto there = by_key_.find(key);
+  if (there == by_key_.end()) return false;
+  there->second->used = now;
+  entries_.splice(entries_.begin(), entries_, there->second);
+  return there->second->snapshot->full || !full;
+}
+
+Status WindowSnapshots::insert(const ContentKey& key, std::shared_ptr<WindowSnapshot> snapshot,
+                               Clock::time_point now) {
   drop_expired(now);
-  if (const auto there = by_key_.find(key); there != by_key_.end()) {
-    there->second->used = now;
-    entries_.splice(entries_.begin(), entries_, there->second);
-    if (there->second->snapshot->full || !full) return {};
-  }
-  const int64_t bytes = snapshot_bytes(position, full);
+  if (keep_existing(key, snapshot->full, now)) return {};
+  const auto bytes = static_cast<int64_t>(snapshot->rows.size());
   if (!make_room(bytes)) {
     return fail(ErrorCode::kNoCapacity,
                 "a window snapshot of {} bytes does not fit: {} of {} bytes are held by hits that "
@@ -59,20 +75,23 @@ Status WindowSnapshots::save(const StatePool& pool, const Sequence& sequence, in
                 bytes, bytes_, options_.budget_bytes);
   }
   drop(key);  // the one that is not full
-  auto snapshot = std::make_shared<WindowSnapshot>();
-  snapshot->position = position;
-  snapshot->full = full;
-  snapshot->rows.resize(static_cast<size_t>(bytes));
-  std::byte* to = snapshot->rows.data();
-  const std::byte* slot = pool.slot(sequence.slot).data();
-  each_row(layout_, position, full, [&](int64_t offset, int64_t count) {
-    std::memcpy(to, slot + offset, static_cast<size_t>(count));
-    to += count;
-  });
   entries_.push_front({key, std::move(snapshot), now});
   by_key_[key] = entries_.begin();
   bytes_ += bytes;
   return {};
+}
+
+Status WindowSnapshots::save(const StatePool& pool, const Sequence& sequence, int64_t position,
+                             const ContentKey& key, bool full, Clock::time_point now) {
+  auto snapshot = copy(pool, sequence, position, full);
+  if (snapshot == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                "no window can be saved at token {} of a sequence that has reached {}: boundaries "
+                "are multiples of {}, passed by {} at most",
+                position, std::max(sequence.length(), sequence.high_water), kBlockTokens,
+                layout_.rollback);
+  }
+  return insert(key, std::move(snapshot), now);
 }
 
 WindowHandle WindowSnapshots::find(const ContentKey& key, Clock::time_point now) {

@@ -44,6 +44,14 @@ class WindowSnapshots {
   // Errors: kInvalidArgument (the rows are overwritten or were never there), kNoCapacity.
   Status save(const StatePool& pool, const Sequence& sequence, int64_t position,
               const ContentKey& key, bool full, Clock::time_point now);
+  // save() in its two halves, for rows that another thread writes: copy() belongs to that thread
+  // and touches nothing but the sequence's slot; insert() to the owner of this object. Null: the
+  // rows are overwritten or were never there.
+  static std::shared_ptr<WindowSnapshot> copy(const StatePool& pool, const Sequence& sequence,
+                                              int64_t position, bool full);
+  // Error kNoCapacity.
+  Status insert(const ContentKey& key, std::shared_ptr<WindowSnapshot> snapshot,
+                Clock::time_point now);
   // Null: none. Counts as a use.
   WindowHandle find(const ContentKey& key, Clock::time_point now);
   // Writes the rows into the sequence's slot; a snapshot that is not full raises decoder_floor.
@@ -65,6 +73,7 @@ class WindowSnapshots {
   };
   using Entries = std::list<Entry>;  // latest use first
 
+  bool keep_existing(const ContentKey& key, bool full, Clock::time_point now);
   bool make_room(int64_t bytes);
   void erase(Entries::iterator entry);
 
