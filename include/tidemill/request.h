@@ -67,6 +67,7 @@ struct Request {
 
   static constexpr int64_t kMaxChoices = 128;
   static constexpr size_t kMaxStopStrings = 64;
+  static constexpr size_t kMaxStopBytes = 4096;
 };
 
 enum class FinishReason : uint8_t {

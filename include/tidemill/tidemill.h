@@ -162,6 +162,7 @@ typedef struct tidemill_request {
   uint64_t tenant;
   double timeout_ms; /* INFINITY: none */
   const char* cache_salt;
+  const char* tag;
   int32_t priority;
 } tidemill_request;
 

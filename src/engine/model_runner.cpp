@@ -1,7 +1,12 @@
 #include "engine/model_runner.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <limits>
+
+#include "state/memory_plan.h"
+#include "state/window_snapshots.h"
 
 namespace tidemill {
 namespace {
@@ -33,6 +38,8 @@ Status check(const RunnerOptions& options) {
   CHECK_OK(in_range(options.max_step_tokens, 1, 65536, "the prefill chunk"));
   CHECK_OK(in_range(options.sequences, 1, 65536, "the number of sequences"));
   CHECK_OK(in_range(options.pool_blocks, 0, std::numeric_limits<int32_t>::max(), "the pool"));
+  CHECK_OK(in_range(options.state_bytes, RunnerOptions::kAutoState,
+                    std::numeric_limits<int64_t>::max() / 4, "the memory for state"));
   CHECK_OK(in_range(options.context, 0, int64_t{1} << 30, "the context"));
   return in_range(options.replay_keep, 0, int64_t{1} << 30, "the replay length");
 }
@@ -71,17 +78,50 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   }
   if (context == 0) context = config.max_position_embeddings;
 
-  TRY(auto layout, StateLayout::build(config, topology, *engine->backend_));
-  const int64_t blocks = options.pool_blocks > 0 ? options.pool_blocks
-                                                 : options.sequences * layout.blocks_for(context);
-  TRY(auto pool,
-      StatePool::create(*engine->backend_, std::move(layout), options.sequences, blocks));
-  engine->pool_ = std::make_unique<StatePool>(std::move(pool));
+  CHECK_OK(engine->make_pool());
   TRY(auto forward,
       Forward::create(*engine->model_, *engine->backend_, *engine->pool_,
                       {.max_tokens = options.max_step_tokens, .replay_form = options.replay_form}));
   engine->forward_ = std::make_unique<Forward>(std::move(forward));
   return engine;
+}
+
+// Divides the memory for state and allocates it.
+Status ModelRunner::make_pool() {
+  TRY(auto layout, StateLayout::build(model_->config(), model_->topology(), *backend_));
+  const int64_t whole = options_.sequences * layout.blocks_for(options_.context);
+  int64_t blocks = options_.pool_blocks > 0 ? options_.pool_blocks : whole;
+  int64_t& slots = options_.sequences;
+  // Every sequence saves windows at each boundary; four for each are the least worth having.
+  const int64_t wanted = 4 * slots * WindowSnapshots(layout, {}).snapshot_bytes(kBlockTokens, true);
+  snapshot_bytes_ =
+      std::max(wanted, (slots * layout.slot_bytes + blocks * layout.block_bytes) / 16);
+  int64_t state = options_.state_bytes;
+  if (state == RunnerOptions::kAutoState) {
+    const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+    state = std::min(slots * layout.slot_bytes + whole * layout.block_bytes + snapshot_bytes_,
+                     memory / 2);
+  }
+  if (state > 0 && options_.pool_blocks == 0) {
+    const int64_t weights = model_->checkpoint().file_bytes();
+    const double share = static_cast<double>(snapshot_bytes_) / static_cast<double>(state);
+    TRY(const MemoryPlan plan,
+        MemoryPlan::make(layout, {.budget_bytes = weights + state,
+                                  .context = options_.context,
+                                  .sequences = slots,
+                                  .weights_bytes = weights,
+                                  .snapshot_share = std::clamp(share, 1.0 / 16, 1.0 / 4)}));
+    slots = plan.slots;
+    blocks = plan.blocks;
+    snapshot_bytes_ = plan.snapshot_bytes;
+    memory_table_ = plan.table();
+  } else {
+    memory_table_ = fmt::format("{} slots of {} bytes, {} blocks of {} bytes\n", slots,
+                                layout.slot_bytes, blocks, layout.block_bytes);
+  }
+  TRY(auto pool, StatePool::create(*backend_, std::move(layout), slots, blocks));
+  pool_ = std::make_unique<StatePool>(std::move(pool));
+  return {};
 }
 
 Status ModelRunner::prefill(Sequence& sequence, std::span<const int32_t> tokens, Logits logits,

@@ -16,11 +16,15 @@
 namespace tidemill {
 
 struct RunnerOptions {
+  static constexpr int64_t kAutoState = -1;
   std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | reference
   Rounding rounding;            // other than the released one: reference only
   int threads = 0;              // 0: what affinity and cgroup quota allow
   int64_t context = 0;          // tokens that fit per sequence; 0: the model's own limit
   int64_t sequences = 1;
+  // Bytes for blocks, slots and window snapshots, split by MemoryPlan; kAutoState: what a whole
+  // context for each sequence takes, half of the machine's memory at most; 0: by pool_blocks.
+  int64_t state_bytes = 0;
   int64_t pool_blocks = 0;        // of 128 tokens, for all sequences; 0: a whole context for each
   int64_t max_step_tokens = 512;  // the largest prefill chunk
   // Tokens of a prompt that the decoder layers see in prefill (bounded replay); 0: all of them.
@@ -43,6 +47,10 @@ class ModelRunner {
   Forward& forward() { return *forward_; }
   const RunnerOptions& options() const { return options_; }
   int threads() const { return team_->size(); }
+  // Host bytes that window snapshots may take.
+  int64_t snapshot_bytes() const { return snapshot_bytes_; }
+  // Where the memory goes, section by section.
+  const std::string& memory_table() const { return memory_table_; }
 
   // Runs tokens [sequence.length(), end) of `tokens` in chunks of `chunk` (0: the largest step).
   // With replay on, a sequence that is still empty gets its decoder floor from the prompt's size.
@@ -54,7 +62,10 @@ class ModelRunner {
 
  private:
   ModelRunner() = default;
+  Status make_pool();
   RunnerOptions options_;
+  int64_t snapshot_bytes_ = 0;
+  std::string memory_table_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Backend> backend_;

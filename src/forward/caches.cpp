@@ -15,8 +15,9 @@ PagedRows Forward::paged(int64_t source, bool keys) const {
           .table_begin = input_.block_begin.data()};
 }
 
-// Entries and index keys of the tokens that complete a group in this step (spec 7.1). The key is
-// made from the latent before it is rotated and quantised.
+// Entries and index keys of the tokens that complete a group in this step (spec 7.1); a group's
+// first token may be one that is replayed, so pending rows are kept for all. The key is made from
+// the latent before it is rotated and quantised.
 void Forward::compress(int64_t layer) {
   const Config& config = model_->config();
   const LayerRole& role = model_->topology().layers[static_cast<size_t>(layer)];
@@ -28,7 +29,12 @@ void Forward::compress(int64_t layer) {
   const Rows key = work_.index_key.first(set.count());
 
   if (role.ratio == 1) {
-    backend_->linear({.w = &w.wkv, .x = x_, .y = latent});
+    Rows x = x_;
+    if (set.count() < x_.count) {  // replayed tokens have no entries
+      x = work_.x_spare.first(set.count());
+      backend_->select_rows({.in = x_, .row = set.last_row.data(), .out = x});
+    }
+    if (x.count > 0) backend_->linear({.w = &w.wkv, .x = x, .y = latent});
   } else {
     const Rows pair = work_.pair_kv.first(x_.count);
     const Rows k = pair.slice(0, config.head_dim);

@@ -48,7 +48,7 @@ Status Forward::draft(std::span<const DraftItem> items) {
       draft_rows_.sequence.push_back(static_cast<int32_t>(s));
       // Every query sees the whole window before the block and the whole block: not causal.
       draft_rows_.window_begin.push_back(
-          std::max({int64_t{0}, sequence.decoder_floor, start - layout.window_tokens}));
+          std::max(decoder_floor(sequence), start - layout.window_tokens));
       draft_rows_.window_end.push_back(start + block);
       ++draft_rows_.count;
     }

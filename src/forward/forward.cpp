@@ -84,8 +84,15 @@ Status Forward::reserve_logits(int64_t rows) {
 
 Status Forward::prepare(std::span<const StepItem> items) {
   CHECK_OK(check(items));
-  CHECK_OK(reserve(items));
-  build_step_input(*model_, pool_->layout(), options_.replay_form, items, input_);
+  for (const StepItem& item : items) {
+    const int64_t needed = pool_->layout().blocks_for(length_after(item));
+    if (static_cast<int64_t>(item.sequence->blocks.size()) < needed) {
+      return fail(ErrorCode::kInternal, "{} tokens need {} blocks; the sequence has {}",
+                  length_after(item), needed, item.sequence->blocks.size());
+    }
+  }
+  build_step_input(model_->config(), model_->engram(), pool_->layout(), options_.replay_form, items,
+                   input_);
   return reserve_logits(static_cast<int64_t>(input_.logits_row.size()));
 }
 
@@ -111,6 +118,8 @@ void Forward::commit(std::span<const StepItem> items) {
 }
 
 Result<StepOutput> Forward::run(std::span<const StepItem> items) {
+  CHECK_OK(check(items));
+  CHECK_OK(reserve(items));
   CHECK_OK(prepare(items));
   const StepOutput output = execute();
   commit(items);

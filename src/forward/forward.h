@@ -53,9 +53,9 @@ class Forward {
   // kInvalidArgument (no tokens, more than max_tokens, the same sequence twice).
   Result<StepOutput> run(std::span<const StepItem> items);
 
-  // The same in its parts, for an engine that changes sequences and pool on another thread: only
-  // prepare and commit touch them (and need the caller's lock); execute works on what prepare
-  // gathered. A block that the step uses must not be handed out again before execute returns.
+  // The same in its parts, for an engine that manages the pool on another thread: the sequences are
+  // this thread's own copies, whose blocks have been reserved (otherwise kInternal) and are not
+  // handed out again before the step has finished. Nothing here asks the pool for any.
   Status prepare(std::span<const StepItem> items);
   StepOutput execute();
   static void commit(std::span<const StepItem> items);

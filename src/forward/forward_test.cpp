@@ -4,87 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <memory>
-#include <random>
+#include "forward/test_bench.h"
 
 namespace tidemill {
 namespace {
 
 using testing::HasSubstr;
-
-// The micro checkpoint (window 32, ratios 0/2/1, pool and top-k that bite, Engram, drafter) on one
-// backend with its own state.
-class Bench {
- public:
-  explicit Bench(int threads = 1, ReplayForm form = ReplayForm::kCompact, int64_t max_tokens = 600,
-                 int64_t sequences = 6)
-      : team_(threads) {
-    backend_ = make_backend(team_);
-    auto layout = StateLayout::build(model().config(), model().topology(), *backend_);
-    pool_ = std::make_unique<StatePool>(
-        *StatePool::create(*backend_, std::move(*layout), sequences, 16 * sequences));
-    // Whoever reads what nobody wrote sees NaN.
-    pool_->poison_free_memory();
-    forward_ = std::make_unique<Forward>(*Forward::create(
-        model(), *backend_, *pool_, {.max_tokens = max_tokens, .replay_form = form}));
-  }
-
-  static const Model& model() {
-    static const std::unique_ptr<Model> model =
-        std::move(*Model::load(TIDEMILL_SOURCE_DIR "/tests/vectors/micro"));
-    return *model;
-  }
-  static std::unique_ptr<Backend> make_backend(ThreadTeam& team) {
-    auto cpu = make_cpu_backend(team);  // any x86-64 machine with AVX2; otherwise the reference
-    return cpu ? std::move(*cpu) : make_reference_backend(team);
-  }
-
-  Forward& forward() { return *forward_; }
-  StatePool& pool() { return *pool_; }
-  Sequence sequence() { return *pool_->acquire(); }
-
-  // Logits of all tokens, run in the given chunk sizes (the last one repeats).
-  std::vector<float> run(Sequence& sequence, std::span<const int32_t> tokens,
-                         std::vector<int64_t> chunks) {
-    std::vector<float> all;
-    size_t begin = 0;
-    for (size_t i = 0; begin < tokens.size(); ++i) {
-      const auto chunk = static_cast<size_t>(chunks[std::min(i, chunks.size() - 1)]);
-      const size_t count = std::min(chunk, tokens.size() - begin);
-      const StepItem item{&sequence, tokens.subspan(begin, count), Logits::kAll};
-      const auto output = forward_->run({&item, 1});
-      EXPECT_TRUE(output) << (output ? "" : output.error().message);
-      if (!output) return all;
-      const Rows& rows = output->logits;
-      all.insert(all.end(), rows.f32(0), rows.f32(0) + rows.count * rows.width);
-      begin += count;
-    }
-    return all;
-  }
-
- private:
-  ThreadTeam team_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<StatePool> pool_;
-  std::unique_ptr<Forward> forward_;
-};
-
-std::vector<int32_t> random_tokens(int64_t count, uint32_t seed = 1) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  for (int32_t& id : tokens) id = static_cast<int32_t>(random() % 318);
-  return tokens;
-}
-
-// Byte for byte, so that NaN and the sign of zero count.
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-bool finite(const std::vector<float>& values) {
-  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
-}
 
 TEST(Forward, PrefillChunksAndDecodeGiveTheSameBits) {
   for (const int64_t length : {1, 2, 3, 31, 32, 33, 65, 127, 128, 129, 255, 256, 257, 300}) {
@@ -231,28 +156,11 @@ TEST(Forward, ReplayOfAShortPromptIsExact) {
 
 TEST(Forward, DraftsAreAFunctionOfTheSequenceAndLeaveNoTrace) {
   const auto tokens = random_tokens(140, 5);
-  const auto draft_of = [&](Bench& bench, Sequence& sequence,
-                            std::span<const Forward::DraftItem> items) {
-    (void)sequence;
-    std::vector<float> out;
-    EXPECT_TRUE(bench.forward().draft(items));
-    std::vector<int32_t> previous;
-    for (const auto& item : items) previous.push_back(item.anchor);
-    for (int64_t k = 0; k < 3; ++k) {
-      const auto row = bench.forward().draft_logits(k, previous);
-      EXPECT_TRUE(row);
-      out.push_back(row->confidence[0]);
-      out.insert(out.end(), row->logits.f32(0), row->logits.f32(0) + row->logits.width);
-      for (int32_t& id : previous) id = static_cast<int32_t>(10 + k);
-    }
-    return out;
-  };
   Bench bench(2);
   Sequence whole = bench.sequence();
   bench.run(whole, tokens, {140});
   const auto before = bench.pool().snapshot(whole);
-  const Forward::DraftItem one{&whole, 17};
-  const auto expected = draft_of(bench, whole, {&one, 1});
+  const auto expected = bench.draft(whole, 17);
   EXPECT_TRUE(finite(expected));
   EXPECT_EQ(bench.pool().snapshot(whole), before);
 
@@ -262,7 +170,7 @@ TEST(Forward, DraftsAreAFunctionOfTheSequenceAndLeaveNoTrace) {
   Sequence other = bench.sequence();
   bench.run(other, random_tokens(9, 6), {9});
   const Forward::DraftItem pair[] = {{&pieces, 17}, {&other, 4}};
-  EXPECT_TRUE(same(draft_of(bench, pieces, pair), expected));
+  EXPECT_TRUE(same(bench.draft(pair), expected));
 }
 
 TEST(Forward, RefusalsNameTheNumbersAndChangeNothing) {

@@ -1,12 +1,14 @@
 #include "forward/step_input.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace tidemill {
 namespace {
 
 struct Builder {
-  const Model& model;
+  const Config& config;
+  const EngramHash& engram;
   const StateLayout& layout;
   StepInput& in;
 
@@ -36,7 +38,9 @@ struct Builder {
       set.pending_store.push_back(
           keep ? slot_begin(item) + position % layout.pending_rows * layout.pending_row_bytes : -1);
     }
-    if ((position + 1) % ratio != 0) return;
+    // The last token of a group decides. With a hit that is a multiple of every ratio no group lies
+    // across its end; one that does is not in the cache and is completed here.
+    if ((position + 1) % ratio != 0 || position < item.sequence->adopted) return;
     const int64_t first = position + 1 - ratio;
     set.position.push_back(first);
     set.last_row.push_back(row);
@@ -53,20 +57,19 @@ struct Builder {
   }
 
   void add_engram(const StepItem& item, int64_t position, int64_t start) const {
-    const EngramHash& hash = model.engram();
-    const int64_t image = model.config().image_token_id;
+    const int64_t image = config.image_token_id;
     const auto& old = item.sequence->tokens;
     std::vector<int32_t> newest_first;
-    for (int64_t p = position; p >= 0 && p >= position - hash.look_back(); --p) {
+    for (int64_t p = position; p >= 0 && p >= position - engram.look_back(); --p) {
       const int32_t id =
           p >= start ? item.tokens[static_cast<size_t>(p - start)] : old[static_cast<size_t>(p)];
       newest_first.push_back(id == image ? -1 : id);
     }
-    const int64_t columns = model.config().engram_columns();
+    const int64_t columns = config.engram_columns();
     for (size_t table = 0; table < in.engram_rows.size(); ++table) {
       auto& rows = in.engram_rows[table];
       rows.resize(rows.size() + static_cast<size_t>(columns));
-      hash.rows(static_cast<int64_t>(table), newest_first, rows.data() + rows.size() - columns);
+      engram.rows(static_cast<int64_t>(table), newest_first, rows.data() + rows.size() - columns);
     }
   }
 
@@ -75,6 +78,9 @@ struct Builder {
     const int64_t start = s.length();
     const int64_t end = start + static_cast<int64_t>(item.tokens.size());
     const int64_t first_row = in.all.count;
+    const int64_t encoder_begin = encoder_floor(s);
+    const int64_t decoder_begin = decoder_floor(s);
+    assert(start >= encoder_begin && (start >= s.adopted || s.replay_from >= 0));
     const bool drafts = !layout.draft_ring_offset.empty();
 
     in.ring_offset.push_back(slot_begin(item));
@@ -82,7 +88,7 @@ struct Builder {
     in.block_table.insert(in.block_table.end(), s.blocks.begin(), s.blocks.end());
     in.all.step_start.push_back(start);
     in.all.step_row.push_back(first_row);
-    in.tail.step_start.push_back(std::max(start, s.decoder_floor));
+    in.tail.step_start.push_back(std::max(start, decoder_begin));
     in.tail.step_row.push_back(in.tail.count);
 
     for (int64_t p = start; p < end; ++p) {
@@ -91,14 +97,14 @@ struct Builder {
       in.ids.push_back(id);
       // Earlier rows of a long chunk would be overwritten in the ring by later ones.
       const bool store = p >= end - layout.ring_rows;
-      add_row(in.all, item, sequence, p, 0, store);
+      add_row(in.all, item, sequence, p, encoder_begin, store);
       for (EntrySet& set : in.entries) add_entries(set, item, sequence, p, row, start, end);
       add_engram(item, p, start);
 
-      const bool in_tail = p >= s.decoder_floor;
+      const bool in_tail = p >= decoder_begin;
       if (in_tail || form == ReplayForm::kMask) {
         in.tail_row.push_back(row);
-        add_row(in.tail, item, sequence, p, s.decoder_floor, store && in_tail);
+        add_row(in.tail, item, sequence, p, decoder_begin, store && in_tail);
       }
       if (!in_tail) continue;
       const int64_t tail_row = in.tail.count - 1;
@@ -118,7 +124,7 @@ struct Builder {
   }
 
   void mark_images(RowSet& rows, const std::vector<int64_t>* row_of) const {
-    const int64_t image = model.config().image_token_id;
+    const int64_t image = config.image_token_id;
     if (std::find(in.ids.begin(), in.ids.end(), image) == in.ids.end()) return;
     rows.image.resize(static_cast<size_t>(rows.count));
     for (size_t t = 0; t < rows.image.size(); ++t) {
@@ -140,8 +146,8 @@ void RowSet::clear() {
   image.clear();
 }
 
-void build_step_input(const Model& model, const StateLayout& layout, ReplayForm form,
-                      std::span<const StepItem> items, StepInput& in) {
+void build_step_input(const Config& config, const EngramHash& engram, const StateLayout& layout,
+                      ReplayForm form, std::span<const StepItem> items, StepInput& in) {
   in.all.clear();
   in.tail.clear();
   for (auto* list : {&in.ids, &in.tail_row, &in.logits_row, &in.draft_row, &in.draft_position,
@@ -152,18 +158,16 @@ void build_step_input(const Model& model, const StateLayout& layout, ReplayForm 
   in.entries.assign(2, {});
   in.entries[0].ratio = 1;
   in.entries[1].ratio = 2;
-  in.engram_rows.assign(model.config().engram_layer_ids.size(), {});
+  in.engram_rows.assign(config.engram_layer_ids.size(), {});
 
-  const Builder builder{model, layout, in};
-  bool below_floor = false;
+  const Builder builder{config, engram, layout, in};
   for (size_t i = 0; i < items.size(); ++i) {
-    below_floor = below_floor || items[i].sequence->length() < items[i].sequence->decoder_floor;
     builder.add_item(items[i], static_cast<int64_t>(i), form);
   }
-  // Even when every token of this step is in the tail, keys below the floor stay hidden.
-  in.cut = below_floor || std::any_of(items.begin(), items.end(), [](const StepItem& item) {
-             return item.sequence->decoder_floor > 0;
-           });
+  // Even when every token of this step is in the tail, keys below the decoder's floor stay hidden.
+  in.cut = std::any_of(items.begin(), items.end(), [](const StepItem& item) {
+    return decoder_floor(*item.sequence) > encoder_floor(*item.sequence);
+  });
   builder.mark_images(in.all, nullptr);
   builder.mark_images(in.tail, &in.tail_row);
 }

@@ -1,11 +1,13 @@
 // What a device needs to know about one step: flat arrays, built on the host from the sequences.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "model/model.h"
+#include "model/config.h"
+#include "model/engram.h"
 #include "state/state_pool.h"
 
 namespace tidemill {
@@ -18,6 +20,13 @@ struct StepItem {
   std::span<const int32_t> tokens;
   Logits logits = Logits::kLast;
 };
+
+// First position whose window rows are there, and so may be seen, in the layers before the decoder
+// half and in those of it (and in the drafter). A replay starts with no window anywhere.
+inline int64_t encoder_floor(const Sequence& s) { return std::max(int64_t{0}, s.replay_from); }
+inline int64_t decoder_floor(const Sequence& s) {
+  return std::max(encoder_floor(s), s.decoder_floor);
+}
 
 // The rows that a group of layers works on; row t is one token. Per-sequence arrays are indexed by
 // the item's number in the step.
@@ -36,7 +45,8 @@ struct RowSet {
   void clear();
 };
 
-// Entries of one compression ratio that this step completes.
+// Entries of one compression ratio that this step completes. Those of adopted tokens are there
+// already: tokens that are replayed have none.
 struct EntrySet {
   int64_t ratio = 1;
   std::vector<int64_t> position;        // of the entry's first token: its rotation
@@ -77,8 +87,8 @@ struct StepInput {
 enum class ReplayForm : uint8_t { kCompact, kMask };
 
 // Fills `input` for items whose sequences have blocks reserved and whose tokens are inside the
-// vocabulary.
-void build_step_input(const Model& model, const StateLayout& layout, ReplayForm form,
-                      std::span<const StepItem> items, StepInput& input);
+// vocabulary. `engram` has a table for each of config.engram_layer_ids.
+void build_step_input(const Config& config, const EngramHash& engram, const StateLayout& layout,
+                      ReplayForm form, std::span<const StepItem> items, StepInput& input);
 
 }  // namespace tidemill

@@ -39,10 +39,12 @@ PrefixHit& PrefixHit::operator=(PrefixHit&& other) noexcept {
   length = std::exchange(other.length, 0);
   adopted = std::exchange(other.adopted, 0);
   replay_from = std::exchange(other.replay_from, -1);
+  asked = other.asked;
   missed_at = other.missed_at;
   reason = other.reason;
   text = std::move(other.text);
   pool_ = other.pool_;
+  held_ = std::exchange(other.held_, false);
   blocks_ = std::exchange(other.blocks_, {});
   keys_ = std::exchange(other.keys_, {});
   windows_ = std::exchange(other.windows_, nullptr);
@@ -50,7 +52,8 @@ PrefixHit& PrefixHit::operator=(PrefixHit&& other) noexcept {
 }
 
 void PrefixHit::abandon() {
-  for (size_t i = blocks_.size(); i-- > 0;) pool_->drop_reference(blocks_[i]);
+  for (size_t i = blocks_.size(); held_ && i-- > 0;) pool_->drop_reference(blocks_[i]);
+  held_ = false;
   blocks_.clear();
   keys_.clear();
   windows_ = nullptr;
@@ -91,12 +94,8 @@ PrefixHit PrefixCache::lookup(TokenView input, const KeyChain& chain, LookupOpti
     hit.text += fmt::format("; windows of tokens {} to {} are recomputed", hit.replay_from,
                             hit.adopted - 1);
   }
-  ++stats_.lookups;
-  stats_.hits += hit.length > 0;
-  stats_.asked_tokens += length;
-  stats_.hit_tokens += hit.length;
-  stats_.replays += hit.replay_from >= 0;
-  ++stats_.by_reason[static_cast<size_t>(hit.reason)];
+  hit.asked = length;
+  if (options.hold) hold(hit);
   return hit;
 }
 
@@ -129,12 +128,23 @@ PrefixHit PrefixCache::choose(PrefixIndex::Match match, int64_t length, LookupOp
   match.keys.resize(blocks);
   hit.blocks_ = std::move(match.blocks);
   hit.keys_ = std::move(match.keys);
-  for (const int32_t block : hit.blocks_) pool_->add_reference(block);
   return hit;
+}
+
+void PrefixCache::hold(PrefixHit& hit) {
+  if (std::exchange(hit.held_, true)) return;
+  for (const int32_t block : hit.blocks_) pool_->add_reference(block);
+  ++stats_.lookups;
+  stats_.hits += hit.length > 0;
+  stats_.asked_tokens += hit.asked;
+  stats_.hit_tokens += hit.length;
+  stats_.replays += hit.replay_from >= 0;
+  ++stats_.by_reason[static_cast<size_t>(hit.reason)];
 }
 
 void PrefixCache::adopt(PrefixHit hit, TokenView input, Sequence& sequence) {
   assert(sequence.slot >= 0 && sequence.tokens.empty() && sequence.blocks.empty());
+  hold(hit);
   const auto tokens = input.tokens.first(static_cast<size_t>(hit.length));
   sequence.tokens.assign(tokens.begin(), tokens.end());
   sequence.images.assign(input.images.begin(), input.images.end());
@@ -142,6 +152,7 @@ void PrefixCache::adopt(PrefixHit hit, TokenView input, Sequence& sequence) {
   sequence.replay_from = hit.replay_from;
   if (hit.windows_ != nullptr) WindowSnapshots::restore(*hit.windows_, *pool_, sequence);
   sequence.blocks = std::exchange(hit.blocks_, {});  // with their references
+  hit.held_ = false;
   sequence.keys = std::exchange(hit.keys_, {});
 }
 

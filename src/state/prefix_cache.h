@@ -34,10 +34,13 @@ enum class Reuse : uint8_t {
 struct LookupOptions {
   Reuse reuse = Reuse::kExact;
   int64_t tail = 0;  // tokens of the decoder's tail; 0: layout.recomputed_tail()
+  // Take the blocks at once. False: the hit is good until the pool next hands out or evicts a
+  // block; PrefixCache::hold takes them then, for those who plan with many hits and use a few.
+  bool hold = true;
 };
 
-// The outcome of a lookup. Holds a reference to each of its blocks, so nothing of it is evicted
-// before it is adopted or destroyed. The pool must outlive it.
+// The outcome of a lookup. Once held it has a reference to each of its blocks, so nothing of it is
+// evicted before it is adopted or destroyed. The pool must outlive it.
 class PrefixHit {
  public:
   PrefixHit() = default;
@@ -45,6 +48,7 @@ class PrefixHit {
   PrefixHit& operator=(PrefixHit&& other) noexcept;
   ~PrefixHit() { abandon(); }
 
+  int64_t asked = 0;         // tokens of the input
   int64_t length = 0;        // tokens whose state is restored completely
   int64_t adopted = 0;       // tokens whose global blocks are there; more than length in a replay
   int64_t replay_from = -1;  // first token of an encoder replay up to `adopted`; -1: none
@@ -56,16 +60,20 @@ class PrefixHit {
 
   const std::vector<int32_t>& blocks() const { return blocks_; }
   bool has_windows() const { return windows_ != nullptr; }
+  bool held() const { return held_; }
   void abandon();
 
  private:
   friend class PrefixCache;
   StatePool* pool_ = nullptr;
+  bool held_ = false;
   std::vector<int32_t> blocks_;
   std::vector<ContentKey> keys_;
   WindowHandle windows_;
 };
 
+// Of hits that were held: a lookup that came to nothing, because its request could not start yet,
+// is not counted.
 struct PrefixCacheStats {
   int64_t lookups = 0;
   int64_t hits = 0;
@@ -88,6 +96,8 @@ class PrefixCache {
   // The longest reusable prefix of the input.
   PrefixHit lookup(TokenView input, const KeyChain& chain, LookupOptions options = {},
                    Clock::time_point now = Clock::now());
+  // Takes the blocks of a hit that was looked up without.
+  void hold(PrefixHit& hit);
   // Puts a sequence that was just acquired into the state of the hit: blocks, windows, tokens. In
   // decoder-tail modes the caller then sets decoder_floor as for an input without a hit.
   void adopt(PrefixHit hit, TokenView input, Sequence& sequence);

@@ -24,6 +24,13 @@ void subtract(std::unordered_map<ContentKey, int32_t, ContentKeyHash>& counts,
 
 }  // namespace
 
+std::string_view to_string(MissReason reason) {
+  constexpr std::array<std::string_view, kMissReasons> kNames = {
+      "none",    "too_short",       "nothing_cached", "different_token",
+      "evicted", "other_namespace", "collision",      "window_missing"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
 PrefixIndex::PrefixIndex(int64_t blocks) : nodes_(static_cast<size_t>(blocks)) {}
 
 Result<std::optional<int32_t>> PrefixIndex::find(const ContentKey& key, const KeyChain& chain,

@@ -42,6 +42,7 @@ enum class MissReason : uint8_t {
   kWindowMissing,   // blocks match further than any window snapshot (set by PrefixCache)
 };
 inline constexpr size_t kMissReasons = 8;
+std::string_view to_string(MissReason reason);  // as in metrics: "different_token"
 
 // Not thread safe.
 class PrefixIndex {

@@ -149,14 +149,18 @@ Status StatePool::truncate(Sequence& sequence, int64_t length) {
                 length, sequence.adopted);
   }
   sequence.rewind(length);
-  const int64_t kept = layout_.blocks_for(std::max(length, sequence.adopted));
+  trim(sequence, layout_.blocks_for(length));
+  const auto complete = static_cast<size_t>(length / kBlockTokens);
+  if (length >= sequence.adopted && sequence.keys.size() > complete) sequence.keys.resize(complete);
+  return {};
+}
+
+void StatePool::trim(Sequence& sequence, int64_t blocks) {
+  const int64_t kept = std::max(blocks, layout_.blocks_for(sequence.adopted));
   while (static_cast<int64_t>(sequence.blocks.size()) > kept) {
     drop_reference(sequence.blocks.back());
     sequence.blocks.pop_back();
   }
-  const auto complete = static_cast<size_t>(length / kBlockTokens);
-  if (length >= sequence.adopted && sequence.keys.size() > complete) sequence.keys.resize(complete);
-  return {};
 }
 
 void StatePool::release(Sequence& sequence) {

@@ -67,6 +67,9 @@ class StatePool {
   // Forgets the tokens from `length` on: the state equals that of a sequence that never had them.
   // Error kInvalidArgument when more than layout().rollback tokens would go, or adopted ones.
   Status truncate(Sequence& sequence, int64_t length);
+  // Gives up blocks behind the first `blocks`, adopted ones excepted: reserved for tokens that did
+  // not come.
+  void trim(Sequence& sequence, int64_t blocks);
   void release(Sequence& sequence);
 
   // Blocks that hold tokens from `position` on become the sequence's alone: shared or published

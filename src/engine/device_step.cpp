@@ -1,0 +1,323 @@
+// One step on the device: correct, run, sample, verify, copy windows, draft.
+#include <algorithm>
+
+#include "engine/device.h"
+#include "sample/log_probabilities.h"
+#include "sample/verify.h"
+#include "sched/draft_budget.h"
+#include "state/prefix_cache.h"
+
+namespace tidemill {
+
+// A job's item while its step runs.
+struct Device::Row {
+  JobItem* item = nullptr;
+  DeviceRequest* request = nullptr;  // null: nothing to compute
+  ItemOutcome* out = nullptr;
+  std::vector<int32_t> input;
+  int64_t drafts = 0;      // the last tokens of a decode item's input
+  int64_t first_part = 0;  // tokens up to the boundary where a prompt's windows are copied
+  bool copies_windows = false;
+};
+
+StepOutcome Device::execute(StepJob& job) {
+  StepOutcome out;
+  out.step = job.step;
+  out.fence = job.fence;
+  out.items.resize(job.items.size());
+  for (auto& [request, suspended] : job.suspensions) {
+    *suspended = copy_out(runner_.pool(), request->sequence);
+    request->drafts.clear();
+  }
+  out.status = run_step(job, out);
+  return out;
+}
+
+Status Device::run_step(StepJob& job, StepOutcome& out) {
+  std::vector<Row> rows(job.items.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Row& row = rows[i];
+    row.item = &job.items[i];
+    row.out = &out.items[i];
+    begin_item(*row.item);
+    DeviceRequest& request = *row.item->request;
+    if (!request.ended && !request.dropped.load(std::memory_order_relaxed)) row.request = &request;
+  }
+  allocate(job, rows);
+  std::vector<Row*> all;
+  std::vector<Row*> split;
+  for (Row& row : rows) {
+    if (row.request == nullptr) continue;
+    const int64_t length = row.request->sequence.length();
+    const PlanItem& plan = row.item->plan;
+    if (length < plan.position || length > plan.position + plan.slack) {
+      return fail(ErrorCode::kInternal, "request {} is at token {}; its step was planned for {}+{}",
+                  row.request->id, length, plan.position, plan.slack);
+    }
+    make_input(job, row);
+    const auto count = static_cast<int64_t>(row.input.size());
+    (plan.decode ? out.decode_rows : out.prefill_rows) += count;
+    all.push_back(&row);
+    if (row.first_part < count) split.push_back(&row);
+  }
+  if (!all.empty()) CHECK_OK(run_part(all, true, out));
+  if (!split.empty()) CHECK_OK(run_part(split, false, out));
+  const Clock::time_point begin = Clock::now();
+  CHECK_OK(draft(rows, out));
+  out.sample_ms += 1e3 * seconds_since(begin);
+  for (Row& row : rows) row.out->length = row.item->request->sequence.length();
+  return {};
+}
+
+// Takes over what the loop has decided about a request's memory.
+void Device::begin_item(JobItem& item) {
+  DeviceRequest& request = *item.request;
+  if (item.start) {
+    const Sequence& given = *item.start;
+    if (item.restore != nullptr) {
+      copy_in(runner_.pool(), *item.restore, given);
+      request.sequence = item.restore->sequence;
+      request.sequence.slot = given.slot;
+      request.sequence.blocks = given.blocks;
+    } else {
+      request.sequence = given;
+    }
+    request.drafts.clear();
+    request.windows_at = request.sequence.length() / kBlockTokens * kBlockTokens;
+  }
+  if (!item.blocks.empty()) request.sequence.blocks = std::move(item.blocks);
+}
+
+// How many of its drafts each decoding request verifies.
+void Device::allocate(const StepJob& job, std::vector<Row>& rows) const {
+  std::vector<Row*> decoding;
+  std::vector<int32_t> limits;
+  for (Row& row : rows) {
+    if (row.request == nullptr || !row.item->plan.decode) continue;
+    row.drafts = std::min({row.item->plan.drafts, static_cast<int64_t>(row.request->drafts.size()),
+                           row.request->outputs_left() - 1});
+    decoding.push_back(&row);
+    limits.push_back(static_cast<int32_t>(row.drafts));
+  }
+  if (job.draft_budget < 0 || decoding.empty()) return;
+  const auto length = static_cast<size_t>(options_.draft_length);
+  std::vector<float> confidence(decoding.size() * length);
+  for (size_t r = 0; r < decoding.size(); ++r) {
+    const auto& own = decoding[r]->request->confidence;
+    std::copy_n(own.begin(), std::min(length, own.size()), confidence.begin() + r * length);
+  }
+  std::vector<int32_t> lengths(decoding.size());
+  allocate_drafts({.confidence = confidence,
+                   .limits = limits,
+                   .requests = static_cast<int64_t>(decoding.size()),
+                   .draft_length = static_cast<int32_t>(length)},
+                  job.draft_budget, lengths);
+  for (size_t r = 0; r < decoding.size(); ++r) decoding[r]->drafts = lengths[r];
+}
+
+void Device::make_input(const StepJob& job, Row& row) const {
+  const DeviceRequest& request = *row.request;
+  const PlanItem& plan = row.item->plan;
+  const int64_t length = request.sequence.length();
+  if (plan.decode) {
+    row.input = {request.tokens.back()};
+    row.input.insert(row.input.end(), request.drafts.begin(), request.drafts.begin() + row.drafts);
+    const auto first = request.confidence.begin();
+    row.out->confidence.assign(first, first + row.drafts);
+  } else {
+    const auto from = request.tokens.begin() + length;
+    row.input.assign(from, from + plan.tokens);
+  }
+  row.copies_windows = job.copy_windows;
+  const auto count = static_cast<int64_t>(row.input.size());
+  // A prompt's last boundary is worth a cut: its windows are what the next request needs.
+  const int64_t boundary = (length + count) / kBlockTokens * kBlockTokens;
+  const bool cut = job.copy_windows && !plan.decode && boundary > length &&
+                   length + count - boundary > runner_.pool().layout().rollback;
+  row.first_part = cut ? boundary - length : count;
+}
+
+Status Device::run_part(std::span<Row* const> rows, bool first, StepOutcome& out) {
+  std::vector<StepItem> items;
+  for (const Row* row : rows) {
+    const std::span<const int32_t> input(row->input);
+    const auto cut = static_cast<size_t>(row->first_part);
+    const PlanItem& plan = row->item->plan;
+    const bool last = !first || cut == input.size();
+    items.push_back({.sequence = &row->request->sequence,
+                     .tokens = first ? input.first(cut) : input.subspan(cut),
+                     .logits = !last || !plan.samples ? Logits::kNone
+                               : plan.decode          ? Logits::kAll
+                                                      : Logits::kLast});
+  }
+  const Clock::time_point begin = Clock::now();
+  CHECK_OK(runner_.forward().prepare(items));
+  const StepOutput output = runner_.forward().execute();
+  Forward::commit(items);
+  const Clock::time_point computed = Clock::now();
+  out.forward_ms += 1e3 * seconds_between(begin, computed);
+
+  int64_t at = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Row& row = *rows[i];
+    if (items[i].logits != Logits::kNone) {
+      const int64_t count =
+          items[i].logits == Logits::kAll ? static_cast<int64_t>(items[i].tokens.size()) : 1;
+      const std::span<float> logits(output.logits.f32(at),
+                                    static_cast<size_t>(count * output.logits.width));
+      at += count;
+      if (auto sampled = sample(row, logits); !sampled) {
+        row.out->finish = FinishReason::kError;
+        row.out->error = std::move(sampled).error();
+        row.request->ended = true;
+        continue;
+      }
+    }
+    if (row.copies_windows) copy_windows(row);
+  }
+  out.sample_ms += 1e3 * seconds_since(computed);
+  return {};
+}
+
+// Draws and verifies; leaves the state at the last token but one.
+Status Device::sample(Row& row, std::span<float> logits) {
+  DeviceRequest& request = *row.request;
+  std::span<const int32_t> drafts;
+  if (row.item->plan.decode) drafts = std::span<const int32_t>(row.input).subspan(1);
+  if (request.matcher) {
+    TRY(const int64_t masked, mask_rows(*request.matcher, drafts, logits, mask_));
+    drafts = drafts.first(static_cast<size_t>(masked - 1));
+  }
+  const auto width = static_cast<size_t>(vocabulary_);
+  const auto target = logits.first((drafts.size() + 1) * width);
+  const auto position = static_cast<int64_t>(request.tokens.size());
+  Verdict verdict;
+  if (options_.verification == Verification::kRejection) {
+    const auto odds = std::span<const float>(request.draft_odds).first(drafts.size() * width);
+    TRY(verdict, verify_rejection(sampler_, target, drafts, odds, request.sampling, request.history,
+                                  position));
+  } else {
+    TRY(verdict,
+        verify_keyed(sampler_, target, drafts, request.sampling, request.history, position));
+  }
+  row.out->accepted = verdict.accepted;
+  std::vector<int32_t> drawn(drafts.begin(), drafts.begin() + verdict.accepted);
+  drawn.push_back(verdict.next);
+  CHECK_OK(keep(row, drawn, logits));
+  request.drafts.clear();
+  const int64_t known = static_cast<int64_t>(request.tokens.size()) - 1;
+  if (request.sequence.length() > known && !request.ended) request.sequence.rewind(known);
+  return {};
+}
+
+// Adds what was drawn to the answer, up to its end.
+Status Device::keep(Row& row, std::span<const int32_t> drawn, std::span<const float> logits) {
+  DeviceRequest& request = *row.request;
+  const auto width = static_cast<size_t>(vocabulary_);
+  for (size_t j = 0; j < drawn.size(); ++j) {
+    const int32_t id = drawn[j];
+    if (request.matcher && !request.matcher->accept(id)) {
+      return fail(ErrorCode::kInternal, "token {} was drawn against the grammar", id);
+    }
+    if (std::find(request.ends.begin(), request.ends.end(), id) != request.ends.end()) {
+      row.out->finish = FinishReason::kStop;
+      request.ended = true;
+      return {};
+    }
+    if (request.sampling.logprobs) {
+      CHECK_OK(log_probabilities(logits.subspan(j * width, width), id, *request.sampling.logprobs,
+                                 static_cast<int64_t>(request.tokens.size()),
+                                 row.out->logprobs.emplace_back()));
+    }
+    if (request.sampling.uses_history()) request.history.add_output(id);
+    request.tokens.push_back(id);
+    row.out->outputs.push_back(id);
+    if (request.outputs_left() == 0) {
+      row.out->finish = FinishReason::kLength;
+      request.ended = true;
+      return {};
+    }
+  }
+  return {};
+}
+
+// The windows of the latest boundary, if this part has crossed one. An end inside accepted drafts
+// leaves state of later tokens, which is nobody's.
+void Device::copy_windows(Row& row) const {
+  DeviceRequest& request = *row.request;
+  const Sequence& sequence = request.sequence;
+  const int64_t decided = std::min(sequence.length(), static_cast<int64_t>(request.tokens.size()));
+  const int64_t boundary = decided / kBlockTokens * kBlockTokens;
+  if (boundary <= request.windows_at) return;
+  request.windows_at = boundary;
+  auto windows = WindowSnapshots::copy(runner_.pool(), sequence, boundary,
+                                       PrefixCache::saves_all_windows(sequence));
+  if (windows != nullptr) row.out->windows.push_back(std::move(windows));
+}
+
+// Drafts for every request of the step that decodes next, in groups that fit a pass.
+Status Device::draft(std::span<Row> rows, StepOutcome& out) {
+  if (options_.draft_length == 0) return {};
+  std::vector<DeviceRequest*> wanting;
+  for (const Row& row : rows) {
+    if (row.request == nullptr || !row.item->plan.samples) continue;
+    if (row.request->drafts_wanted() > 0) wanting.push_back(row.request);
+  }
+  const auto block = runner_.model().config().dspark_block_size;
+  const auto group = static_cast<size_t>(runner_.forward().max_tokens() / block);
+  for (size_t begin = 0; begin < wanting.size(); begin += group) {
+    CHECK_OK(
+        draft_group(std::span(wanting).subspan(begin, std::min(group, wanting.size() - begin))));
+  }
+  const auto length = static_cast<size_t>(options_.draft_length);
+  for (const DeviceRequest* request : wanting) {
+    out.drafting.push_back(request->id);
+    out.confidence.insert(out.confidence.end(), request->confidence.begin(),
+                          request->confidence.end());
+    out.confidence.resize(out.drafting.size() * length);
+  }
+  return {};
+}
+
+Status Device::draft_group(std::span<DeviceRequest* const> group) {
+  std::vector<Forward::DraftItem> items;
+  std::vector<int32_t> previous;
+  const auto count_of = [&](const DeviceRequest& request) {
+    return std::min(options_.draft_length, request.drafts_wanted());
+  };
+  int64_t longest = 0;
+  for (DeviceRequest* request : group) {
+    items.push_back({.sequence = &request->sequence, .anchor = request->tokens.back()});
+    previous.push_back(request->tokens.back());
+    longest = std::max(longest, count_of(*request));
+    request->drafts.clear();
+    request->confidence.clear();
+    request->draft_odds.clear();
+  }
+  const bool rejection = options_.verification == Verification::kRejection;
+  CHECK_OK(runner_.forward().draft(items));
+  for (int64_t k = 0; k < longest; ++k) {
+    TRY(const Forward::DraftRow row, runner_.forward().draft_logits(k, previous));
+    for (size_t i = 0; i < group.size(); ++i) {
+      DeviceRequest& request = *group[i];
+      if (k >= count_of(request)) continue;
+      const std::span<const float> logits(row.logits.f32(static_cast<int64_t>(i)),
+                                          static_cast<size_t>(row.logits.width));
+      const NoiseKey key{.seed = request.sampling.seed,
+                         .position = static_cast<int64_t>(request.tokens.size()) + k,
+                         .stream = rejection ? NoiseStream::kDraft : NoiseStream::kTarget};
+      std::span<float> odds;
+      if (rejection) {
+        request.draft_odds.resize(request.draft_odds.size() + logits.size());
+        odds = std::span(request.draft_odds).last(logits.size());
+      }
+      TRY(previous[i], sampler_.draft(logits, request.sampling.temperature, key, odds));
+      request.drafts.push_back(previous[i]);
+      request.confidence.push_back(
+          options_.temperatures.confidence(row.confidence[i], static_cast<int32_t>(k)));
+    }
+  }
+  return {};
+}
+
+}  // namespace tidemill

@@ -1,0 +1,42 @@
+// Requests and answers inside the step loop. Private to src/engine.
+#pragma once
+
+#include "engine/step_loop.h"
+
+namespace tidemill {
+
+// One answer of a request, on its way.
+struct StepLoop::Answer {
+  RequestId id = 0;
+  Group* group = nullptr;
+  int64_t choice = 0;
+  DeviceRequestPtr device;
+  AnswerText text;
+
+  std::vector<int32_t> tokens;         // prompt and answer, as far as committed
+  Sequence sequence;                   // slot -1: not on the device
+  std::vector<int32_t> device_blocks;  // the block table that the device has
+  PrefixHit hit;                       // found by the plan in the making
+  SuspendedPtr suspended;              // preempted to the host
+  int64_t suspended_bytes = 0;
+  bool started = false;
+  bool stopped_by_string = false;
+  Usage usage;
+
+  bool on_device() const { return sequence.slot >= 0; }
+  int64_t outputs() const { return static_cast<int64_t>(tokens.size()) - usage.prompt_tokens; }
+};
+
+// A request with all its answers.
+struct StepLoop::Group {
+  RequestId id = 0;
+  Request request;
+  KeyChain chain;
+  Clock::time_point submitted;
+  std::vector<RequestId> answers;  // those that have not ended
+  GrammarPool::Ticket ticket = 0;  // while its constraint is compiled
+  bool siblings_held = false;      // all but the first wait for the first one's prefill
+  int64_t decoder_floor = 0;       // bounded replay of the prompt
+};
+
+}  // namespace tidemill
