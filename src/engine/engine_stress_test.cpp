@@ -114,7 +114,7 @@ Options small_pool(const std::string& drafts, int64_t suspend_bytes) {
 }
 
 TEST(EngineStress, EveryRequestEndsOnceWithTheTokensOfAPlainRun) {
-  const int64_t requests = from_environment("TIDEMILL_STRESS", 2000);
+  const int64_t requests = from_environment("TIDEMILL_STRESS", 400);
   const int64_t seconds = from_environment("TIDEMILL_STRESS_SECONDS", 0);
   Plant plain(small_pool("dynamic", 2 << 20));
   const auto begin = std::chrono::steady_clock::now();

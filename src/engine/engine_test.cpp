@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "engine/no_wait.h"
 #include "engine/test_plant.h"
 
 namespace tidemill {
@@ -253,6 +254,37 @@ TEST(Engine, RefusalsNameTheNumbersAndHarmNobody) {
   EXPECT_EQ(plant.answer(running).finish, FinishReason::kCancelled);
   plant.expect_idle();
 }
+
+// Steady decoding keeps a step queued behind the one that runs: no step is late.
+TEST(Engine, NoStepOfSteadyDecodingIsLate) {
+  for (const std::string drafts : {"off", "fixed:2", "dynamic"}) {
+    Options options = Plant::options();
+    options.drafts = drafts;
+    Plant plant(options);
+    for (uint32_t seed = 1; seed <= 8; ++seed) {
+      Request r = test_request(20 + seed, seed, 60);
+      r.ignore_end = true;
+      ASSERT_TRUE(plant->submit(r));
+    }
+    plant.run();
+    const Stats stats = plant->stats();
+    EXPECT_GT(stats.steps, 20);
+    EXPECT_LE(stats.late_steps, 1) << drafts;  // the last tokens may be all there is to plan
+    EXPECT_GT(stats.device_busy_ms, 0);
+  }
+}
+
+#ifndef NDEBUG
+TEST(NoWaitDeathTest, AWaitBeforeTheNextLaunchEndsADebugBuild) {
+  NoWait::about_to_wait();
+  EXPECT_DEATH(
+      {
+        const NoWait scope;
+        NoWait::about_to_wait();
+      },
+      "next launch");
+}
+#endif
 
 }  // namespace
 }  // namespace tidemill
