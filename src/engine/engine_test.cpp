@@ -218,6 +218,37 @@ TEST(Engine, BoundedReplayGivesTheSameTokensWithAndWithoutHits) {
   }
 }
 
+// Windows that nobody used in time are gone: one window (32 tokens here) of the hit is run
+// again. What is approximate is the same for everyone and stays in its own namespace.
+TEST(Engine, EncoderReplayAfterTheWindowsAreGone) {
+  Options options = Plant::options(8, 1200, 0, 200);
+  options.replay_keep = 160;
+  options.encoder_replay = true;
+  options.window_lifetime_s = 1e-6;
+  options.drafts = "fixed:2";
+  Plant plant(options);
+  const Request r = test_request(900, 9, 30);  // greedy
+  const Collected first = plant.run(r);
+  EXPECT_EQ(first.usage.cached_tokens, 0);
+  const Collected second = plant.run(r);
+  const Collected third = plant.run(r);
+  EXPECT_EQ(second.usage.cached_tokens, (900 - 160) / 128 * 128 - 32);
+  EXPECT_EQ(third.usage.cached_tokens, second.usage.cached_tokens);
+  EXPECT_EQ(third.tokens, second.tokens);
+  EXPECT_EQ(plant->stats().cache_replays, 2);
+  EXPECT_THAT(second.usage.cache_text, HasSubstr("windows of tokens 608 to 639 are recomputed"));
+  plant.expect_idle();
+
+  // Without it the same loss of windows is a miss that says so.
+  options.encoder_replay = false;
+  Plant strict(options);
+  strict.run(r);
+  const Collected again = strict.run(r);
+  EXPECT_EQ(again.usage.cached_tokens, 0);
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_THAT(again.usage.cache_text, HasSubstr("no windows"));
+}
+
 TEST(Engine, RefusalsNameTheNumbersAndHarmNobody) {
   Plant plant(Plant::options(2, 300, 4));
   const Request good = test_request(50, 1);
