@@ -103,7 +103,7 @@ class Engine {
   bool cancel(RequestId id);
 
   // All events since the last call, in the order of their making; waits for the first one up to
-  // `wait`. Empty: none came in time.
+  // `wait` (not with own_thread off: nothing happens then but in step()). Empty: none came in time.
   std::vector<Event> poll(Milliseconds wait = Milliseconds(0));
 
   // With own_thread off: one turn of the loop; waits for the device at most `wait`. Events go to
@@ -111,7 +111,8 @@ class Engine {
   // with kError and nothing is accepted any more.
   Result<bool> step(Milliseconds wait = Milliseconds(1000));
 
-  // Waits until no step is in flight and all their events are in poll(). kDeadline.
+  // Waits until all steps launched before the call have come back and their events are in poll().
+  // Error kDeadline.
   Status flush(Milliseconds wait);
   // Takes no more requests and waits until all have ended. Those that have not by then are
   // cancelled: kDeadline, with their number. Their events are in poll() in either case.

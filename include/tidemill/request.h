@@ -66,8 +66,9 @@ struct Request {
   std::string cache_salt;
 
   static constexpr int64_t kMaxChoices = 128;
-  static constexpr size_t kMaxStopStrings = 64;
-  static constexpr size_t kMaxStopBytes = 4096;
+  static constexpr int64_t kMaxStopStrings = 64;
+  static constexpr int64_t kMaxStopBytes = 4096;  // of all stop strings
+  static constexpr int64_t kMaxListed = 1024;     // stop_tokens; entries of logit_bias
 };
 
 enum class FinishReason : uint8_t {

@@ -39,7 +39,12 @@ GrammarSpec::Kind kind_of(Constraint::Kind kind) {
 
 }  // namespace
 
-Result<GrammarSpec> grammar_spec(const Constraint& constraint) {
+Result<GrammarSpec> grammar_spec(const Constraint& constraint, int64_t most) {
+  if (static_cast<int64_t>(constraint.text.size()) > most) {
+    return fail(ErrorCode::kRequest,
+                "the constraint has {} bytes; at most {} are allowed (grammar_source_bytes)",
+                constraint.text.size(), most);
+  }
   GrammarSpec spec{.kind = kind_of(constraint.kind)};
   spec.strict = constraint.strict;
   spec.parallel = constraint.parallel;
@@ -74,7 +79,8 @@ Result<GrammarSpec> grammar_spec(const Constraint& constraint) {
 }
 
 Constraints::Constraints(const Model& model, const Options& options,
-                         std::vector<int32_t> end_tokens, std::function<void()> wake) {
+                         std::vector<int32_t> end_tokens, std::function<void()> wake)
+    : source_bytes_(options.grammar_source_bytes) {
   auto vocabulary =
       GrammarVocabulary::make(model.tokenizer(), model.config().vocab_size, std::move(end_tokens));
   if (!vocabulary) {
@@ -90,9 +96,12 @@ Constraints::Constraints(const Model& model, const Options& options,
   pool_->on_done(std::move(wake));
 }
 
-Result<GrammarPool::Ticket> Constraints::submit(const Constraint& constraint, Deadline deadline) {
+Result<GrammarSpec> Constraints::read(const Constraint& constraint) const {
   if (unusable_) return tl::unexpected(*unusable_);
-  TRY(GrammarSpec spec, grammar_spec(constraint));
+  return grammar_spec(constraint, source_bytes_);
+}
+
+Result<GrammarPool::Ticket> Constraints::submit(GrammarSpec spec, Deadline deadline) {
   return pool_->submit(std::move(spec), deadline);
 }
 

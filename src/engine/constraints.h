@@ -16,8 +16,9 @@
 
 namespace tidemill {
 
-// Errors: kRequest with the field (tools that are no JSON, a forced choice without its tool).
-Result<GrammarSpec> grammar_spec(const Constraint& constraint);
+// Errors: kRequest with the field (tools that are no JSON, a named choice without its tool, more
+// than `most` bytes).
+Result<GrammarSpec> grammar_spec(const Constraint& constraint, int64_t most);
 
 class Constraints {
  public:
@@ -25,9 +26,11 @@ class Constraints {
   Constraints(const Model& model, const Options& options, std::vector<int32_t> end_tokens,
               std::function<void()> wake);
 
-  // Errors: those of grammar_spec; kNoCapacity when too many wait; kTokenizer when this model's
-  // tokenizer cannot be constrained. All others come with the result.
-  Result<GrammarPool::Ticket> submit(const Constraint& constraint, Deadline deadline);
+  // Errors: those of grammar_spec; kTokenizer when this model's tokenizer cannot be constrained.
+  // Any thread.
+  Result<GrammarSpec> read(const Constraint& constraint) const;
+  // Error kNoCapacity when too many wait. All others come with the result.
+  Result<GrammarPool::Ticket> submit(GrammarSpec spec, Deadline deadline);
   void cancel(GrammarPool::Ticket ticket);
   std::vector<GrammarPool::Done> take_done();
 
@@ -35,6 +38,7 @@ class Constraints {
   int64_t pending() const { return pool_ ? pool_->pending() : 0; }
 
  private:
+  int64_t source_bytes_;
   std::optional<Error> unusable_;
   std::unique_ptr<GrammarCompiler> compiler_;
   std::unique_ptr<GrammarPool> pool_;

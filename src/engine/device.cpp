@@ -65,11 +65,13 @@ void Device::work() {
     if (!job.after_pause) outcome.idle_ms = 1e3 * seconds_between(free_since, begin);
     free_since = Clock::now();
     outcome.busy_ms = 1e3 * seconds_between(begin, free_since);
-    job = {};  // what it held goes before the loop hears of the end
 
     lock.lock();
     outcomes_.push_back(std::move(outcome));
     finished_.notify_one();
+    lock.unlock();
+    job = {};  // what ended with it may be large: after the loop has heard
+    lock.lock();
   }
 }
 

@@ -69,6 +69,7 @@ class Device {
   const int64_t vocabulary_;
   Sampler sampler_;
   std::vector<uint32_t> mask_;
+  int64_t step_ = 0;  // steps with items, the current one included
 
   std::mutex mutex_;
   std::condition_variable launched_;

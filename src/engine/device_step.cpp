@@ -25,15 +25,18 @@ StepOutcome Device::execute(StepJob& job) {
   out.step = job.step;
   out.fence = job.fence;
   out.items.resize(job.items.size());
-  for (auto& [request, suspended] : job.suspensions) {
-    *suspended = copy_out(runner_.pool(), request->sequence);
-    request->drafts.clear();
+  for (Suspension& suspension : job.suspensions) {
+    DeviceRequest& request = *suspension.request;
+    request.sequence.blocks = std::move(suspension.blocks);
+    *suspension.to = copy_out(runner_.pool(), request.sequence);
+    request.drafts.clear();
   }
   out.status = run_step(job, out);
   return out;
 }
 
 Status Device::run_step(StepJob& job, StepOutcome& out) {
+  if (!job.items.empty()) ++step_;
   std::vector<Row> rows(job.items.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows[i];
@@ -73,14 +76,14 @@ Status Device::run_step(StepJob& job, StepOutcome& out) {
 void Device::begin_item(JobItem& item) {
   DeviceRequest& request = *item.request;
   if (item.start) {
-    const Sequence& given = *item.start;
+    Sequence& given = *item.start;
     if (item.restore != nullptr) {
       copy_in(runner_.pool(), *item.restore, given);
       request.sequence = item.restore->sequence;
       request.sequence.slot = given.slot;
-      request.sequence.blocks = given.blocks;
+      request.sequence.blocks = std::move(given.blocks);
     } else {
-      request.sequence = given;
+      request.sequence = std::move(given);
     }
     request.drafts.clear();
     request.windows_at = request.sequence.length() / kBlockTokens * kBlockTokens;
@@ -96,6 +99,10 @@ void Device::allocate(const StepJob& job, std::vector<Row>& rows) const {
     if (row.request == nullptr || !row.item->plan.decode) continue;
     row.drafts = std::min({row.item->plan.drafts, static_cast<int64_t>(row.request->drafts.size()),
                            row.request->outputs_left() - 1});
+    // Rejection keeps the distribution only if how many drafts are verified does not depend on
+    // them; of older drafts the confidences have had their say (sched/draft_budget.h).
+    const bool stale = row.request->drafted_at + 1 != step_;
+    if (stale && options_.verification == Verification::kRejection) row.drafts = 0;
     decoding.push_back(&row);
     limits.push_back(static_cast<int32_t>(row.drafts));
   }
@@ -130,8 +137,9 @@ void Device::make_input(const StepJob& job, Row& row) const {
   }
   row.copies_windows = job.copy_windows;
   const auto count = static_cast<int64_t>(row.input.size());
-  // A prompt's last boundary is worth a cut: its windows are what the next request needs.
-  const int64_t boundary = (length + count) / kBlockTokens * kBlockTokens;
+  // A prompt's last boundary is worth a cut: its windows are what the next request needs. The same
+  // prompt again needs those before its last token, which is always computed.
+  const int64_t boundary = (length + count - (plan.samples ? 1 : 0)) / kBlockTokens * kBlockTokens;
   const bool cut = job.copy_windows && !plan.decode && boundary > length &&
                    length + count - boundary > runner_.pool().layout().rollback;
   row.first_part = cut ? boundary - length : count;
@@ -186,7 +194,11 @@ Status Device::sample(Row& row, std::span<float> logits) {
   if (row.item->plan.decode) drafts = std::span<const int32_t>(row.input).subspan(1);
   if (request.matcher) {
     TRY(const int64_t masked, mask_rows(*request.matcher, drafts, logits, mask_));
-    drafts = drafts.first(static_cast<size_t>(masked - 1));
+    // Rejection has to see the first draft that may not follow: its odds are part of the residual,
+    // and with a probability of 0 it cannot stand.
+    const bool sees_one_more = options_.verification == Verification::kRejection;
+    const auto most = static_cast<size_t>(sees_one_more ? masked : masked - 1);
+    drafts = drafts.first(std::min(most, drafts.size()));
   }
   const auto width = static_cast<size_t>(vocabulary_);
   const auto target = logits.first((drafts.size() + 1) * width);
@@ -219,7 +231,9 @@ Status Device::keep(Row& row, std::span<const int32_t> drawn, std::span<const fl
     if (request.matcher && !request.matcher->accept(id)) {
       return fail(ErrorCode::kInternal, "token {} was drawn against the grammar", id);
     }
-    if (std::find(request.ends.begin(), request.ends.end(), id) != request.ends.end()) {
+    // A constraint that is complete ends the answer also where end-of-sequence ids do not.
+    const bool complete = request.matcher && request.matcher->is_terminated();
+    if (complete || std::binary_search(request.ends.begin(), request.ends.end(), id)) {
       row.out->finish = FinishReason::kStop;
       request.ended = true;
       return {};
@@ -282,14 +296,14 @@ Status Device::draft(std::span<Row> rows, StepOutcome& out) {
 Status Device::draft_group(std::span<DeviceRequest* const> group) {
   std::vector<Forward::DraftItem> items;
   std::vector<int32_t> previous;
-  const auto count_of = [&](const DeviceRequest& request) {
-    return std::min(options_.draft_length, request.drafts_wanted());
-  };
+  std::vector<int64_t> counts;
   int64_t longest = 0;
   for (DeviceRequest* request : group) {
     items.push_back({.sequence = &request->sequence, .anchor = request->tokens.back()});
     previous.push_back(request->tokens.back());
-    longest = std::max(longest, count_of(*request));
+    counts.push_back(std::min(options_.draft_length, request->drafts_wanted()));
+    longest = std::max(longest, counts.back());
+    request->drafted_at = step_;
     request->drafts.clear();
     request->confidence.clear();
     request->draft_odds.clear();
@@ -300,7 +314,7 @@ Status Device::draft_group(std::span<DeviceRequest* const> group) {
     TRY(const Forward::DraftRow row, runner_.forward().draft_logits(k, previous));
     for (size_t i = 0; i < group.size(); ++i) {
       DeviceRequest& request = *group[i];
-      if (k >= count_of(request)) continue;
+      if (k >= counts[i]) continue;
       const std::span<const float> logits(row.logits.f32(static_cast<int64_t>(i)),
                                           static_cast<size_t>(row.logits.width));
       const NoiseKey key{.seed = request.sampling.seed,
@@ -311,7 +325,15 @@ Status Device::draft_group(std::span<DeviceRequest* const> group) {
         request.draft_odds.resize(request.draft_odds.size() + logits.size());
         odds = std::span(request.draft_odds).last(logits.size());
       }
-      TRY(previous[i], sampler_.draft(logits, request.sampling.temperature, key, odds));
+      const auto drafted = sampler_.draft(logits, request.sampling.temperature, key, odds);
+      if (!drafted) {  // logits that are no numbers: this request goes on without drafts
+        counts[i] = 0;
+        request.drafts.clear();
+        request.confidence.clear();
+        request.draft_odds.clear();
+        continue;
+      }
+      previous[i] = *drafted;
       request.drafts.push_back(previous[i]);
       request.confidence.push_back(
           options_.temperatures.confidence(row.confidence[i], static_cast<int32_t>(k)));

@@ -1,8 +1,10 @@
 // The public engine: the step loop behind a lock, a thread that turns it, and a mailbox of events.
 #include "tidemill/engine.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -46,8 +48,14 @@ class Engine::Impl {
   }
 
   Result<RequestId> submit(Request request) {
+    // What takes time with the size of a request is done before the loop is held up.
+    CHECK_OK(loop_->check(request));
+    std::optional<GrammarSpec> constraint;
+    if (request.constraint) {
+      TRY(constraint, constraints_.read(*request.constraint));
+    }
     const std::lock_guard lock(host_);
-    auto id = loop_->submit(std::move(request));
+    auto id = loop_->submit(std::move(request), std::move(constraint));
     if (id) notify_work();
     return id;
   }
@@ -63,7 +71,7 @@ class Engine::Impl {
   std::vector<Event> poll(Milliseconds wait) {
     std::unique_lock lock(mail_);
     if (own_thread_ && mail_box_.empty()) {
-      arrived_.wait_for(lock, wait, [&] { return !mail_box_.empty(); });
+      arrived_.wait_until(lock, after(wait).time(), [&] { return !mail_box_.empty(); });
     }
     return std::exchange(mail_box_, {});
   }
@@ -73,12 +81,12 @@ class Engine::Impl {
       return fail(ErrorCode::kConflictingOptions,
                   "this engine has a thread of its own (own_thread); step() would be a second one");
     }
-    return turn(Deadline::after(wait), true);
+    return turn(after(wait), true);
   }
 
   // Everything that was launched before the call has come back.
   Status flush(Milliseconds wait) {
-    const Deadline deadline = Deadline::after(wait);
+    const Deadline deadline = after(wait);
     std::unique_lock lock(host_);
     const int64_t launched = loop_->launched();
     const bool done =
@@ -89,7 +97,7 @@ class Engine::Impl {
   }
 
   Status drain(Milliseconds wait) {
-    const Deadline deadline = Deadline::after(wait);
+    const Deadline deadline = after(wait);
     std::unique_lock lock(host_);
     loop_->drain();
     notify_work();
@@ -117,6 +125,12 @@ class Engine::Impl {
     std::vector<int32_t> ends = runner.model().generation().eos_token_ids;
     ends.push_back(runner.model().config().eos_token_id);
     return ends;
+  }
+
+  // No wait is longer than a year, whatever a caller asks for.
+  static Deadline after(Milliseconds wait) {
+    return Deadline::after(
+        std::clamp<Milliseconds>(wait, Milliseconds(0), std::chrono::hours(8760)));
   }
 
   // With host_ held.

@@ -50,15 +50,15 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
                                                        const RunnerOptions& options,
                                                        std::function<void(double)> progress) {
   CHECK_OK(check(options));
-  std::unique_ptr<ModelRunner> engine(new ModelRunner);
-  engine->options_ = options;
+  std::unique_ptr<ModelRunner> runner(new ModelRunner);
+  runner->options_ = options;
   const int threads = options.threads > 0 ? options.threads : ThreadTeam::available_threads();
-  engine->team_ = std::make_unique<ThreadTeam>(threads);
-  TRY(engine->backend_, make_backend(options, *engine->team_));
-  TRY(engine->model_, Model::load(directory, {.progress = std::move(progress)}));
+  runner->team_ = std::make_unique<ThreadTeam>(threads);
+  TRY(runner->backend_, make_backend(options, *runner->team_));
+  TRY(runner->model_, Model::load(directory, {.progress = std::move(progress)}));
 
-  const Config& config = engine->model_->config();
-  const Topology& topology = engine->model_->topology();
+  const Config& config = runner->model_->config();
+  const Topology& topology = runner->model_->topology();
   if (options.replay_keep > 0) {
     if (topology.decoder_begin >= config.num_hidden_layers) {
       return fail(ErrorCode::kConflictingOptions,
@@ -71,19 +71,19 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
                   config.sliding_window);
     }
   }
-  int64_t& context = engine->options_.context;
+  int64_t& context = runner->options_.context;
   if (context > config.max_position_embeddings) {
     return fail(ErrorCode::kInvalidArgument, "a context of {} tokens exceeds the model's {}",
                 context, config.max_position_embeddings);
   }
   if (context == 0) context = config.max_position_embeddings;
 
-  CHECK_OK(engine->make_pool());
+  CHECK_OK(runner->make_pool());
   TRY(auto forward,
-      Forward::create(*engine->model_, *engine->backend_, *engine->pool_,
+      Forward::create(*runner->model_, *runner->backend_, *runner->pool_,
                       {.max_tokens = options.max_step_tokens, .replay_form = options.replay_form}));
-  engine->forward_ = std::make_unique<Forward>(std::move(forward));
-  return engine;
+  runner->forward_ = std::make_unique<Forward>(std::move(forward));
+  return runner;
 }
 
 // Divides the memory for state and allocates it.

@@ -9,6 +9,8 @@
 namespace tidemill {
 namespace {
 
+constexpr int64_t kMinChunk = 16;  // SchedulerOptions::min_chunk
+
 Status in_range(int64_t value, int64_t low, int64_t high, std::string_view name) {
   if (value >= low && value <= high) return {};
   return fail(ErrorCode::kInvalidArgument, "{} is {}; it must be between {} and {}", name, value,
@@ -17,6 +19,8 @@ Status in_range(int64_t value, int64_t low, int64_t high, std::string_view name)
 
 Status check(const Options& options) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;
+  CHECK_OK(in_range(options.sequences, 1, 65536, "sequences"));
+  CHECK_OK(in_range(options.max_step_tokens, 1, 65536, "max_step_tokens"));
   CHECK_OK(in_range(options.state_bytes, 0, kMost, "state_bytes"));
   CHECK_OK(in_range(options.suspend_bytes, 0, kMost, "suspend_bytes"));
   CHECK_OK(in_range(options.max_waiting, 1, int64_t{1} << 24, "max_waiting"));
@@ -57,18 +61,20 @@ Result<Verification> parse_verification(std::string_view text) {
 Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,
                                                  std::function<void(double)> progress) {
   CHECK_OK(check(options));
-  return ModelRunner::load(options.model,
-                           {.backend = options.backend,
-                            .threads = options.threads,
-                            .context = options.context,
-                            .sequences = options.sequences,
-                            .state_bytes = options.state_bytes > 0   ? options.state_bytes
-                                           : options.pool_blocks > 0 ? 0
-                                                                     : RunnerOptions::kAutoState,
-                            .pool_blocks = options.pool_blocks,
-                            .max_step_tokens = options.max_step_tokens,
-                            .replay_keep = options.replay_keep},
-                           std::move(progress));
+  return ModelRunner::load(
+      options.model,
+      {.backend = options.backend,
+       .threads = options.threads,
+       .context = options.context,
+       .sequences = options.sequences,
+       .state_bytes = options.state_bytes > 0   ? options.state_bytes
+                      : options.pool_blocks > 0 ? 0
+                                                : RunnerOptions::kAutoState,
+       .pool_blocks = options.pool_blocks,
+       // Every running request has its token in a step, and prefill its smallest chunks.
+       .max_step_tokens = std::max(options.max_step_tokens, options.sequences + 2 * kMinChunk),
+       .replay_keep = options.replay_keep},
+      std::move(progress));
 }
 
 Result<LoopOptions> loop_options(const Options& options, ModelRunner& runner) {
@@ -102,8 +108,7 @@ Result<LoopOptions> loop_options(const Options& options, ModelRunner& runner) {
   loop.scheduler.step_ms = options.step_ms;
   loop.scheduler.max_waiting = options.max_waiting;
   loop.scheduler.max_tenant_waiting = options.max_tenant_waiting;
-  loop.scheduler.min_chunk = std::min<int64_t>(loop.scheduler.min_chunk,
-                                               std::max<int64_t>(1, options.max_step_tokens / 2));
+  loop.scheduler.min_chunk = kMinChunk;
   if (options.suspend_bytes > 0) loop.scheduler.snapshot_from = kBlockTokens;
   loop.windows.budget_bytes = runner.snapshot_bytes();
   loop.windows.lifetime = std::chrono::duration_cast<Clock::duration>(

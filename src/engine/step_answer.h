@@ -1,6 +1,10 @@
 // Requests and answers inside the step loop. Private to src/engine.
 #pragma once
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "engine/step_loop.h"
 
 namespace tidemill {
@@ -13,7 +17,7 @@ struct StepLoop::Answer {
   DeviceRequestPtr device;
   AnswerText text;
 
-  std::vector<int32_t> tokens;         // prompt and answer, as far as committed
+  std::vector<int32_t> tokens;         // prompt and answer, as far as committed; empty in the queue
   Sequence sequence;                   // slot -1: not on the device
   std::vector<int32_t> device_blocks;  // the block table that the device has
   PrefixHit hit;                       // found by the plan in the making
@@ -24,7 +28,9 @@ struct StepLoop::Answer {
   Usage usage;
 
   bool on_device() const { return sequence.slot >= 0; }
-  int64_t outputs() const { return static_cast<int64_t>(tokens.size()) - usage.prompt_tokens; }
+  int64_t outputs() const {
+    return std::max<int64_t>(0, static_cast<int64_t>(tokens.size()) - usage.prompt_tokens);
+  }
 };
 
 // A request with all its answers.
@@ -32,6 +38,7 @@ struct StepLoop::Group {
   RequestId id = 0;
   Request request;
   KeyChain chain;
+  std::vector<ContentKey> keys;  // of the prompt's first blocks, as far as lookups came
   Clock::time_point submitted;
   std::vector<RequestId> answers;  // those that have not ended
   GrammarPool::Ticket ticket = 0;  // while its constraint is compiled

@@ -10,7 +10,7 @@ Status StepLoop::commit() {
   const NoWait no_wait;
   while (auto outcome = device_->take()) {
     const Clock::time_point begin = Clock::now();
-    const Status status = commit(*outcome);
+    const Status status = commit_one(*outcome);
     const double ms = 1e3 * seconds_since(begin);
     stats_.commit_ms += ms;
     if (flights_.empty()) stats_.exposed_ms += ms;
@@ -22,7 +22,7 @@ Status StepLoop::commit() {
   return {};
 }
 
-Status StepLoop::commit(StepOutcome& outcome) {
+Status StepLoop::commit_one(StepOutcome& outcome) {
   runner_.pool().finish_step(outcome.fence);
   const Flight flight = std::move(flights_.front());
   flights_.pop_front();
@@ -152,7 +152,7 @@ Stats StepLoop::stats() {
   out.free_blocks = pool.free_blocks();
   out.slots = pool.slot_count();
   out.free_slots = pool.free_slots();
-  out.suspended_bytes = suspended_bytes_;
+  out.suspended_bytes = suspended_total_;
   out.calibration = calibration_.text();
 
   const PrefixCacheStats prefix = prefixes_.stats();

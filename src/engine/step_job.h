@@ -23,7 +23,7 @@ namespace tidemill {
 struct DeviceRequest {
   RequestId id = 0;
   SamplingParams sampling;
-  std::vector<int32_t> ends;  // tokens that end the answer
+  std::vector<int32_t> ends;  // tokens that end the answer, ascending
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;
   int64_t max_drafts = 0;
@@ -35,6 +35,7 @@ struct DeviceRequest {
   std::vector<int32_t> drafts;    // after the last token, for the next step
   std::vector<float> confidence;  // of the drafts
   std::vector<float> draft_odds;  // [drafts, vocabulary], for verification by rejection
+  int64_t drafted_at = 0;         // number of the step that made them
   int64_t windows_at = 0;         // latest boundary whose windows were copied
   bool ended = false;
 
@@ -56,10 +57,17 @@ struct JobItem {
   std::vector<int32_t> blocks;  // its block table, when that has changed
 };
 
+// A request whose state leaves the device's memory.
+struct Suspension {
+  DeviceRequestPtr request;
+  SuspendedPtr to;
+  std::vector<int32_t> blocks;  // its table as the loop has it: older ones may name others' blocks
+};
+
 struct StepJob {
-  uint64_t step = 0;  // of the scheduler; 0: no items, only suspensions
-  int64_t fence = 0;  // of the state pool
-  std::vector<std::pair<DeviceRequestPtr, SuspendedPtr>> suspensions;  // before the step
+  uint64_t step = 0;                    // of the scheduler; 0: no items, only suspensions
+  int64_t fence = 0;                    // of the state pool
+  std::vector<Suspension> suspensions;  // before the step
   std::vector<JobItem> items;
   // Drafts to verify in all, each item PlanItem::drafts at most, by fresh confidence; -1: every
   // item as many as its plan says.

@@ -6,6 +6,15 @@
 #include "engine/step_answer.h"
 
 namespace tidemill {
+namespace {
+
+// What a client may know of a hit: nothing of what other tenants have cached.
+std::string told(const PrefixHit& hit) {
+  if (hit.reason != MissReason::kOtherNamespace) return hit.text;
+  return fmt::format("hit 0 of {} tokens: nothing cached goes on after token 0", hit.asked);
+}
+
+}  // namespace
 
 Capacity StepLoop::capacity() {
   const StatePool& pool = runner_.pool();
@@ -14,7 +23,7 @@ Capacity StepLoop::capacity() {
                     .free_slots = pool.free_slots(),
                     .returning_blocks = pool.returning_blocks(),
                     .returning_slots = pool.returning_slots()};
-  const int64_t host = options_.suspend_bytes - suspended_bytes_ - layout.slot_bytes;
+  const int64_t host = options_.suspend_bytes - suspended_total_ - layout.slot_bytes;
   if (host > 0 && layout.block_bytes > 0) capacity.host_blocks = host / layout.block_bytes;
   if (options_.prefix_cache) {
     capacity.prefix_hit = [this](RequestId id) { return find_prefix(*answers_.at(id)); };
@@ -24,6 +33,7 @@ Capacity StepLoop::capacity() {
 
 PrefixReuse StepLoop::find_prefix(Answer& answer) {
   const Group& group = *answer.group;
+  fill_tokens(answer);
   const auto length = static_cast<int64_t>(answer.tokens.size());
   LookupOptions lookup;
   if (options_.replay_keep > 0) {
@@ -32,6 +42,7 @@ PrefixReuse StepLoop::find_prefix(Answer& answer) {
   }
   // Nothing is handed out while a plan is made; those that start hold their blocks then.
   lookup.hold = false;
+  lookup.known_keys = &answer.group->keys;
   answer.hit = prefixes_.lookup({.tokens = answer.tokens, .images = {}}, group.chain, lookup);
   looked_up_.push_back(&answer);
   const BlockPool& blocks = runner_.pool().block_pool();
@@ -45,7 +56,7 @@ PrefixReuse StepLoop::find_prefix(Answer& answer) {
 // What starts keeps its hit, whatever is handed out from here on; the others look again.
 void StepLoop::end_lookups(const StepPlan& plan) {
   for (const PlanItem& item : plan.items) {
-    if (item.start == Start::kFresh || item.start == Start::kRecompute) {
+    if (options_.prefix_cache && (item.start == Start::kFresh || item.start == Start::kRecompute)) {
       prefixes_.hold(answers_.at(item.id)->hit);
     }
   }
@@ -83,9 +94,9 @@ Result<bool> StepLoop::launch() {
   }
   job.step = plan.step;
   job.fence = runner_.pool().begin_step();
-  for (auto& [device, suspended] : job.suspensions) {
+  for (const Suspension& suspension : job.suspensions) {
     // Behind this step, which copies it out before it does anything else.
-    runner_.pool().release(answers_.at(device->id)->sequence);
+    runner_.pool().release(answers_.at(suspension.request->id)->sequence);
   }
   Flight flight{.step = plan.step};
   for (const PlanItem& item : plan.items) CHECK_OK(add_item(item, job, flight));
@@ -113,14 +124,16 @@ void StepLoop::preempt(const Preemption& preemption, StepJob& job) {
   ++stats_.preemptions;
   // State after an encoder replay is not worth keeping apart from what is cached.
   if (preemption.kind == PreemptionKind::kSnapshot && answer.sequence.replay_from < 0) {
-    const int64_t bytes = suspended_bytes(runner_.pool(), answer.sequence) +
-                          runner_.pool().layout().block_bytes;  // a step in flight may add one
-    if (suspended_bytes_ + bytes <= options_.suspend_bytes) {
+    // Blocks are held for all that steps in flight may write.
+    const StateLayout& layout = runner_.pool().layout();
+    const auto blocks = static_cast<int64_t>(answer.sequence.blocks.size());
+    const int64_t bytes = layout.slot_bytes + blocks * layout.block_bytes;
+    if (suspended_total_ + bytes <= options_.suspend_bytes) {
       answer.suspended = std::make_shared<SuspendedSequence>();
       answer.suspended_bytes = bytes;
-      suspended_bytes_ += bytes;
+      suspended_total_ += bytes;
       ++stats_.suspends;
-      job.suspensions.emplace_back(answer.device, answer.suspended);
+      job.suspensions.push_back({answer.device, answer.suspended, answer.sequence.blocks});
       return;  // released with the step that copies it
     }
   }
@@ -129,8 +142,14 @@ void StepLoop::preempt(const Preemption& preemption, StepJob& job) {
   if (answer.on_device()) runner_.pool().release(answer.sequence);
 }
 
+// A queued answer has no copy of the prompt before its turn comes near.
+void StepLoop::fill_tokens(Answer& answer) {
+  if (answer.tokens.empty()) answer.tokens = answer.group->request.prompt;
+}
+
 // Slot, blocks and tokens of a request that comes (back) to the device.
 Status StepLoop::start(Answer& answer, const PlanItem& plan, JobItem& item) {
+  fill_tokens(answer);
   StatePool& pool = runner_.pool();
   TRY(answer.sequence, pool.acquire());
   Sequence& sequence = answer.sequence;
@@ -138,7 +157,7 @@ Status StepLoop::start(Answer& answer, const PlanItem& plan, JobItem& item) {
     const auto first = answer.tokens.begin();
     sequence.tokens.assign(first, first + plan.position);
     item.restore = std::exchange(answer.suspended, nullptr);
-    suspended_bytes_ -= answer.suspended_bytes;
+    suspended_total_ -= answer.suspended_bytes;
   } else if (plan.position > 0) {
     prefixes_.adopt(std::move(answer.hit), {.tokens = answer.tokens, .images = {}}, sequence);
   }
@@ -150,6 +169,8 @@ Status StepLoop::start(Answer& answer, const PlanItem& plan, JobItem& item) {
   }
   if (!answer.started) {
     answer.started = true;
+    answer.device->tokens = answer.tokens;
+    if (answer.device->sampling.uses_history()) answer.device->history.add_prompt(answer.tokens);
     answer.usage.cached_tokens = plan.position;
     answer.usage.queued_ms = 1e3 * seconds_since(answer.group->submitted);
   }
@@ -160,7 +181,7 @@ Status StepLoop::add_item(const PlanItem& plan, StepJob& job, Flight& flight) {
   Answer& answer = *answers_.at(plan.id);
   JobItem item{.request = answer.device, .plan = plan};
   if (plan.start != Start::kNone) {
-    if (answer.usage.cache_text.empty()) answer.usage.cache_text = answer.hit.text;
+    if (answer.usage.cache_text.empty()) answer.usage.cache_text = told(answer.hit);
     log_debug("request {}: {}", answer.group->id, answer.hit.text);
     CHECK_OK(start(answer, plan, item));
   }

@@ -102,8 +102,49 @@ Result<std::unique_ptr<StepLoop>> StepLoop::create(ModelRunner& runner, Constrai
 Status StepLoop::check(const Request& request) const {
   const Config& config = runner_.model().config();
   const int64_t vocabulary = config.vocab_size;
-  CHECK_OK(request.sampling.validate(vocabulary));
   if (request.prompt.empty()) return fail(ErrorCode::kRequest, "the prompt is empty");
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt >= runner_.options().context) {
+    return fail(ErrorCode::kContextLength,
+                "a prompt of {} tokens leaves no room for an answer in a context of {}; shorten it",
+                prompt, runner_.options().context);
+  }
+  const auto in_range = [](int64_t value, int64_t low, int64_t high,
+                           std::string_view name) -> Status {
+    if (value >= low && value <= high) return {};
+    return fail(ErrorCode::kRequest, "{} is {}; it must be between {} and {}", name, value, low,
+                high);
+  };
+  const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
+  if (request.max_tokens < 1) {
+    return fail(ErrorCode::kRequest, "max_tokens is {}; at least 1 is needed", request.max_tokens);
+  }
+  CHECK_OK(in_range(request.n, 1, Request::kMaxChoices, "n"));
+  CHECK_OK(in_range(size(request.stop), 0, Request::kMaxStopStrings, "the number of stop strings"));
+  CHECK_OK(
+      in_range(size(request.stop_tokens), 0, Request::kMaxListed, "the number of stop_tokens"));
+  CHECK_OK(in_range(size(request.sampling.logit_bias), 0, Request::kMaxListed,
+                    "the number of logit_bias entries"));
+  CHECK_OK(in_range(request.drafts, -1, config.dspark_block_size, "drafts"));
+  CHECK_OK(request.sampling.validate(vocabulary));
+  int64_t stop_bytes = 0;
+  for (size_t i = 0; i < request.stop.size(); ++i) {
+    stop_bytes += size(request.stop[i]);
+    if (!request.stop[i].empty() && stop_bytes <= Request::kMaxStopBytes) continue;
+    return fail(ErrorCode::kRequest, "stop[{}] has {} bytes; 1 are needed, and {} allowed in all",
+                i, request.stop[i].size(), Request::kMaxStopBytes);
+  }
+  if (!(request.timeout_ms > 0)) {
+    return fail(ErrorCode::kRequest, "timeout_ms is {}; it must be above 0", request.timeout_ms);
+  }
+  const bool calls = request.constraint &&
+                     request.constraint->kind == Constraint::Kind::kToolCalls &&
+                     request.constraint->choice != Constraint::Choice::kAuto;
+  if (request.start == AnswerStart::kToolCalls && !calls) {
+    return fail(ErrorCode::kRequest,
+                "an answer that starts in tool calls needs a constraint to tool calls, required or "
+                "named");
+  }
   const auto check_ids = [&](const std::vector<int32_t>& ids, std::string_view where) -> Status {
     for (const int32_t id : ids) {
       if (id >= 0 && id < vocabulary) continue;
@@ -112,43 +153,17 @@ Status StepLoop::check(const Request& request) const {
     }
     return {};
   };
-  CHECK_OK(check_ids(request.prompt, "prompt"));
   CHECK_OK(check_ids(request.stop_tokens, "stop_tokens"));
-  if (request.max_tokens < 1) {
-    return fail(ErrorCode::kRequest, "max_tokens is {}; at least 1 is needed", request.max_tokens);
-  }
-  if (request.n < 1 || request.n > Request::kMaxChoices) {
-    return fail(ErrorCode::kRequest, "n is {}; it must be between 1 and {}", request.n,
-                Request::kMaxChoices);
-  }
-  if (request.stop.size() > Request::kMaxStopStrings) {
-    return fail(ErrorCode::kRequest, "stop has {} strings; at most {} are allowed",
-                request.stop.size(), Request::kMaxStopStrings);
-  }
-  for (size_t i = 0; i < request.stop.size(); ++i) {
-    if (request.stop[i].empty() || request.stop[i].size() > Request::kMaxStopBytes) {
-      return fail(ErrorCode::kRequest, "stop[{}] has {} bytes; 1 to {} are allowed", i,
-                  request.stop[i].size(), Request::kMaxStopBytes);
-    }
-  }
-  if (request.drafts < -1 || request.drafts > config.dspark_block_size) {
-    return fail(ErrorCode::kRequest, "drafts is {}; this model drafts 0 to {} tokens",
-                request.drafts, config.dspark_block_size);
-  }
-  if (!(request.timeout_ms > 0)) {
-    return fail(ErrorCode::kRequest, "timeout_ms is {}; it must be above 0", request.timeout_ms);
-  }
-  return {};
+  return check_ids(request.prompt, "prompt");
 }
 
-Result<RequestId> StepLoop::submit(Request request) {
+Result<RequestId> StepLoop::submit(Request request, std::optional<GrammarSpec> constraint) {
   if (failed_) return tl::unexpected(*failed_);
-  CHECK_OK(check(request));
   if (request.id != 0 && groups_.contains(request.id)) {
     return fail(ErrorCode::kRequest, "request {} is in the engine already; ids must differ",
                 request.id);
   }
-  while (groups_.contains(next_request_)) ++next_request_;
+  while (next_request_ == 0 || groups_.contains(next_request_)) ++next_request_;
   if (request.id == 0) request.id = next_request_++;
 
   StateIdentity identity = identity_;
@@ -163,12 +178,12 @@ Result<RequestId> StepLoop::submit(Request request) {
   }
   const double now = now_ms();
   CHECK_OK(enqueue(*group, now));
-  if (group->request.constraint) {
+  if (constraint) {
     const double ms = group->request.timeout_ms;
     const Deadline deadline =
         ms < 1e12 ? Deadline::after(std::chrono::nanoseconds(static_cast<int64_t>(1e6 * ms)))
                   : Deadline::never();
-    const auto ticket = constraints_.submit(*group->request.constraint, deadline);
+    const auto ticket = constraints_.submit(std::move(*constraint), deadline);
     if (!ticket) {
       for (const RequestId id : group->answers) scheduler_.cancel(id);
       return tl::unexpected(ticket.error());
@@ -183,10 +198,21 @@ Result<RequestId> StepLoop::submit(Request request) {
   return id;
 }
 
+// Is there a boundary in the prompt that its answers can all start from?
+bool StepLoop::shares_prompt(const Group& group) const {
+  const auto prompt = static_cast<int64_t>(group.request.prompt.size());
+  int64_t limit = prompt - 1;
+  if (options_.replay_keep > 0) {
+    const int64_t tail = prompt - group.decoder_floor;
+    limit = prompt - std::max(tail, runner_.pool().layout().recomputed_tail());
+  }
+  return options_.prefix_cache && group.request.n > 1 && limit >= kBlockTokens;
+}
+
 // A place in the queue for every answer, or for none.
 Status StepLoop::enqueue(Group& group, double now) {
   const Request& request = group.request;
-  group.siblings_held = request.n > 1 && options_.prefix_cache;
+  group.siblings_held = shares_prompt(group);
   for (int64_t k = 0; k < request.n; ++k) {
     const RequestId id = next_answer_ + static_cast<RequestId>(k);
     const Arrival arrival{.id = id,
@@ -198,7 +224,11 @@ Status StepLoop::enqueue(Group& group, double now) {
                           .held = request.constraint.has_value() || (k > 0 && group.siblings_held)};
     if (auto accepted = scheduler_.submit(arrival, now); !accepted) {
       for (const RequestId taken : group.answers) scheduler_.cancel(taken);
-      return tl::unexpected(std::move(accepted.error().error));
+      Refusal& refusal = accepted.error();
+      if (refusal.retry_after > 0) {
+        refusal.error.message += fmt::format("; try again in {} s", refusal.retry_after);
+      }
+      return tl::unexpected(std::move(refusal.error));
     }
     group.answers.push_back(id);
   }
@@ -214,12 +244,11 @@ void StepLoop::add_answer(Group& group, int64_t choice) {
   device->sampling.seed += static_cast<uint64_t>(choice);
   device->ends = request.stop_tokens;
   if (!request.ignore_end) device->ends.insert(device->ends.end(), ends_.begin(), ends_.end());
-  device->tokens = request.prompt;
+  std::sort(device->ends.begin(), device->ends.end());
   device->prompt_tokens = static_cast<int64_t>(request.prompt.size());
   device->max_tokens = request.max_tokens;
   const auto most = static_cast<int64_t>(stats_.drafted.size());
   device->max_drafts = request.drafts < 0 ? most : std::min(request.drafts, most);
-  if (device->sampling.uses_history()) device->history.add_prompt(request.prompt);
   scheduler_.set_drafts(device->id, device->max_drafts);
 
   auto answer = std::make_unique<Answer>(
@@ -227,8 +256,7 @@ void StepLoop::add_answer(Group& group, int64_t choice) {
              .group = &group,
              .choice = choice,
              .device = std::move(device),
-             .text = AnswerText(runner_.model().tokenizer(), request.stop, request.start),
-             .tokens = request.prompt});
+             .text = AnswerText(runner_.model().tokenizer(), request.stop, request.start)});
   answer->usage.prompt_tokens = static_cast<int64_t>(request.prompt.size());
   answer->usage.drafted.resize(stats_.drafted.size());
   answer->usage.accepted.resize(stats_.drafted.size());
@@ -306,7 +334,7 @@ void StepLoop::finish(Answer& answer, FinishReason reason, Error error) {
   answer.device->dropped.store(true, std::memory_order_relaxed);
   answer.hit.abandon();
   if (answer.on_device()) runner_.pool().release(answer.sequence);
-  if (answer.suspended != nullptr) suspended_bytes_ -= answer.suspended_bytes;
+  if (answer.suspended != nullptr) suspended_total_ -= answer.suspended_bytes;
 
   Event event{.id = group.id, .choice = answer.choice};
   // The last tokens of a step and the end are one event.

@@ -50,7 +50,11 @@ class StepLoop {
   ~StepLoop();
 
   // ---- requests (tidemill/engine.h)
-  Result<RequestId> submit(Request request);
+  // What is wrong with a request whatever else is there. Looks at nothing that changes: needs no
+  // lock.
+  Status check(const Request& request) const;
+  // A request that passed check(), and its constraint.
+  Result<RequestId> submit(Request request, std::optional<GrammarSpec> constraint);
   bool cancel(RequestId id);
   void drain() { scheduler_.drain(); }
   int64_t requests() const { return static_cast<int64_t>(groups_.size()); }
@@ -59,7 +63,9 @@ class StepLoop {
 
   // ---- the loop. A turn: wait for the device if must_wait(), then commit(), then launch().
   // The pipeline is full, or nothing can be planned before a step in flight has ended.
-  bool must_wait() const { return in_flight() > 0 && (in_flight() >= depth_ || stalled_); }
+  bool must_wait() const {
+    return in_flight() > 0 && (in_flight() >= depth_ || stalled_ || failed_);
+  }
   int64_t in_flight() const { return static_cast<int64_t>(flights_.size()); }
   Device& device() { return *device_; }
   int64_t launched() const { return launched_; }
@@ -91,7 +97,7 @@ class StepLoop {
   double now_ms() const { return 1e3 * seconds_since(epoch_); }
 
   // step_loop.cpp: the life of requests
-  Status check(const Request& request) const;
+  bool shares_prompt(const Group& group) const;
   Status enqueue(Group& group, double now);
   void add_answer(Group& group, int64_t choice);
   void release_siblings(Group& group);
@@ -102,6 +108,7 @@ class StepLoop {
   Capacity capacity();
   PrefixReuse find_prefix(Answer& answer);
   void end_lookups(const StepPlan& plan);
+  static void fill_tokens(Answer& answer);
   void preempt(const Preemption& preemption, StepJob& job);
   Status start(Answer& answer, const PlanItem& plan, JobItem& item);
   Status add_item(const PlanItem& plan, StepJob& job, Flight& flight);
@@ -109,7 +116,7 @@ class StepLoop {
   void send(StepJob job, Flight flight);
 
   // step_commit.cpp: from an outcome to events
-  Status commit(StepOutcome& outcome);
+  Status commit_one(StepOutcome& outcome);
   ItemResult take_outputs(Answer& answer, ItemOutcome& out, Event& event);
   void settle(Answer& answer, ItemOutcome& out);
   Status learn(const StepOutcome& outcome);
@@ -137,9 +144,9 @@ class StepLoop {
   int64_t launched_ = 0;
   bool stalled_ = false;
   bool idle_ = true;             // the device is not expected to have work
-  int64_t draft_steps_ = 0;      // planned, and
-  int64_t processed_steps_ = 0;  // committed: the clock of confidences
-  int64_t suspended_bytes_ = 0;
+  int64_t draft_steps_ = 0;      // steps planned: the clock of draft decisions
+  int64_t processed_steps_ = 0;  // steps committed: the clock of confidences
+  int64_t suspended_total_ = 0;  // bytes
   std::optional<Error> failed_;
   std::vector<Event> events_;
   Stats stats_;

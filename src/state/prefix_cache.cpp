@@ -85,7 +85,8 @@ PrefixHit PrefixCache::lookup(TokenView input, const KeyChain& chain, LookupOpti
     limit = length - tail;
     smallest = kBlockTokens + tail;
   }
-  PrefixIndex::Match match = index_.match(input, std::max<int64_t>(0, limit) / kBlockTokens, chain);
+  PrefixIndex::Match match =
+      index_.match(input, std::max<int64_t>(0, limit) / kBlockTokens, chain, options.known_keys);
   const auto matched = static_cast<int64_t>(match.blocks.size()) * kBlockTokens;
   PrefixHit hit = choose(std::move(match), length, options, now);
   hit.text =

@@ -37,6 +37,9 @@ struct LookupOptions {
   // Take the blocks at once. False: the hit is good until the pool next hands out or evicts a
   // block; PrefixCache::hold takes them then, for those who plan with many hits and use a few.
   bool hold = true;
+  // Keys of the input's first blocks, kept by the caller between lookups of the same input: a
+  // lookup then hashes no token twice. May be null.
+  std::vector<ContentKey>* known_keys = nullptr;
 };
 
 // The outcome of a lookup. Once held it has a reference to each of its blocks, so nothing of it is

@@ -48,8 +48,8 @@ Result<std::optional<int32_t>> PrefixIndex::find(const ContentKey& key, const Ke
               key.hex(), number);
 }
 
-PrefixIndex::Match PrefixIndex::match(TokenView input, int64_t blocks,
-                                      const KeyChain& chain) const {
+PrefixIndex::Match PrefixIndex::match(TokenView input, int64_t blocks, const KeyChain& chain,
+                                      std::vector<ContentKey>* known) const {
   Match match;
   if (blocks < 1) {
     match.end = MissReason::kTooShort;
@@ -58,7 +58,13 @@ PrefixIndex::Match PrefixIndex::match(TokenView input, int64_t blocks,
   ContentKey key = chain.root();
   int32_t parent = -1;
   for (int64_t i = 0; i < blocks; ++i) {
-    key = chain.next(key, input.block(i), input.block_images(i));
+    const auto number = static_cast<size_t>(i);
+    if (known != nullptr && number < known->size()) {
+      key = (*known)[number];
+    } else {
+      key = chain.next(key, input.block(i), input.block_images(i));
+      if (known != nullptr) known->push_back(key);
+    }
     const auto found = find(key, chain, parent, input, i);
     if (!found || !*found) {
       match.position = i * kBlockTokens;

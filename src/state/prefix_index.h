@@ -57,7 +57,9 @@ class PrefixIndex {
     int64_t position = 0;
   };
   // The longest published path along the first `blocks` blocks of the input.
-  Match match(TokenView input, int64_t blocks, const KeyChain& chain) const;
+  // `known`: keys of the input's first blocks, if the caller keeps them; longer afterwards.
+  Match match(TokenView input, int64_t blocks, const KeyChain& chain,
+              std::vector<ContentKey>* known = nullptr) const;
 
   // The block that already holds this content after `parent` (-1: at the root); nothing: none, and
   // `key` is free to take; an Error kInternal: the key belongs to other content.
