@@ -81,7 +81,7 @@ Result<LoopOptions> loop_options(const Options& options, ModelRunner& runner) {
   const Config& config = runner.model().config();
   const int64_t block = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
   TRY(const DraftPolicy drafts, parse_draft_policy(options.drafts, static_cast<int32_t>(block)));
-  if (block == 0 && drafts.mode != DraftMode::kOff && drafts.mode != DraftMode::kFixed) {
+  if (block == 0 && drafts.learns()) {
     return fail(ErrorCode::kConflictingOptions,
                 "drafts is \"{}\", but this checkpoint has no drafter; use off", options.drafts);
   }
@@ -93,8 +93,7 @@ Result<LoopOptions> loop_options(const Options& options, ModelRunner& runner) {
       DraftTemperatures::create(values, static_cast<int32_t>(std::max<int64_t>(block, 1))));
   TRY(std::string identity, checkpoint_digest(runner.model(), options.model));
 
-  const bool dynamic = drafts.mode != DraftMode::kOff && drafts.mode != DraftMode::kFixed;
-  TRY(CostCurve cost, dynamic ? profile_steps(runner) : CostCurve::create({{1, 1.0}}, 0));
+  TRY(CostCurve cost, drafts.learns() ? profile_steps(runner) : CostCurve::create({{1, 1.0}}, 0));
   LoopOptions loop{.drafts = drafts,
                    .draft_cost = std::move(cost),
                    .temperatures = std::move(temperatures),

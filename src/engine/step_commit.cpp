@@ -115,11 +115,16 @@ void StepLoop::settle(Answer& answer, ItemOutcome& out) {
 }
 
 // What the next decisions about drafts know.
-Status StepLoop::learn(const StepOutcome& outcome) {
+Status StepLoop::learn(StepOutcome& outcome) {
   if (outcome.prefill_rows == 0 && outcome.decode_rows > 0) {
     drafts_.cost().record_forward(outcome.decode_rows, outcome.forward_ms);
-    drafts_.cost().record_sampler(outcome.sample_ms);
+    if (!outcome.drafting.empty()) {
+      drafts_.cost().record_sampler(outcome.sample_ms + outcome.draft_ms);
+      draft_time_.record(outcome.draft_ms);
+    }
   }
+  for (const ItemOutcome& item : outcome.items) feedback_.record(item.confidence, item.accepted);
+  feedback_.correct(outcome.confidence);
   return drafts_.processed(processed_steps_++, outcome.drafting, outcome.confidence);
 }
 

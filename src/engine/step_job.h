@@ -73,6 +73,7 @@ struct StepJob {
   // item as many as its plan says.
   int64_t draft_budget = -1;
   bool copy_windows = false;
+  bool make_drafts = true;  // behind the step
   // The device was not expected to have work before this job.
   bool after_pause = false;
 };
@@ -100,7 +101,8 @@ struct StepOutcome {
   int64_t prefill_rows = 0;
   int64_t decode_rows = 0;
   double forward_ms = 0;
-  double sample_ms = 0;  // sampling, verification, drafts
+  double sample_ms = 0;  // sampling and verification
+  double draft_ms = 0;   // the draft pass
   double busy_ms = 0;
   double idle_ms = 0;  // before this step, without work
 };

@@ -211,6 +211,7 @@ Status StepLoop::plan_drafts(const StepPlan& plan, StepJob& job) {
       continue;
     }
     requests.push_back(item.id);
+    if (feedback_.pausing()) item.drafts = 0;
     limits.push_back(static_cast<int32_t>(item.drafts));
     items.push_back(&item);
     demand.max_drafts += item.drafts;
@@ -220,7 +221,18 @@ Status StepLoop::plan_drafts(const StepPlan& plan, StepJob& job) {
   TRY(const DraftPlan drafts, drafts_.plan(draft_steps_++, demand));
   if (drafts.lengths.empty()) job.draft_budget = drafts.drafts;
   for (size_t i = 0; i < drafts.lengths.size(); ++i) items[i]->drafts = drafts.lengths[i];
+  job.make_drafts = !feedback_.pausing();
+  if (!requests.empty() && drafts_.policy().learns()) weigh_drafts(demand, drafts);
   return {};
+}
+
+// Do drafts pay at all now? Without them the step is shorter, and nothing is drafted behind it.
+void StepLoop::weigh_drafts(const DraftDemand& demand, const DraftPlan& drafts) {
+  if (feedback_.pausing()) return feedback_.pause_step();
+  const auto requests = static_cast<int64_t>(demand.requests.size());
+  const double plain_ms = drafts_.cost().step_ms(requests + demand.other_tokens) - draft_time_.ms();
+  feedback_.compare({drafts.expected_tokens, drafts.expected_ms},
+                    {static_cast<double>(requests), plain_ms});
 }
 
 }  // namespace tidemill

@@ -56,6 +56,7 @@ StepLoop::StepLoop(ModelRunner& runner, Constraints& constraints, LoopOptions op
       options_(std::move(options)),
       scheduler_(std::move(scheduler)),
       drafts_(std::move(drafts)),
+      feedback_(static_cast<int32_t>(draft_length(options_.drafts, runner.model().config()))),
       calibration_(static_cast<int32_t>(
           std::max<int64_t>(1, draft_length(options_.drafts, runner.model().config())))),
       prefixes_(runner.pool(), options_.windows),

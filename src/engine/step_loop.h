@@ -21,6 +21,7 @@
 #include "engine/model_runner.h"
 #include "engine/step_job.h"
 #include "sched/draft_calibration.h"
+#include "sched/draft_feedback.h"
 #include "sched/draft_scheduler.h"
 #include "sched/scheduler.h"
 #include "state/prefix_cache.h"
@@ -113,13 +114,14 @@ class StepLoop {
   Status start(Answer& answer, const PlanItem& plan, JobItem& item);
   Status add_item(const PlanItem& plan, StepJob& job, Flight& flight);
   Status plan_drafts(const StepPlan& plan, StepJob& job);
+  void weigh_drafts(const DraftDemand& demand, const DraftPlan& drafts);
   void send(StepJob job, Flight flight);
 
   // step_commit.cpp: from an outcome to events
   Status commit_one(StepOutcome& outcome);
   ItemResult take_outputs(Answer& answer, ItemOutcome& out, Event& event);
   void settle(Answer& answer, ItemOutcome& out);
-  Status learn(const StepOutcome& outcome);
+  Status learn(StepOutcome& outcome);
   void count(const StepOutcome& outcome);
 
   ModelRunner& runner_;
@@ -127,6 +129,8 @@ class StepLoop {
   const LoopOptions options_;
   Scheduler scheduler_;
   DraftScheduler drafts_;
+  DraftFeedback feedback_;
+  SamplerTime draft_time_{0.0};  // of the draft pass
   CalibrationReport calibration_;
   PrefixCache prefixes_;
   StateIdentity identity_;

@@ -35,6 +35,9 @@ enum class DraftMode {
 struct DraftPolicy {
   DraftMode mode = DraftMode::kOff;
   int32_t length = 0;  // of kFixed
+
+  // Does it look at confidences and costs?
+  bool learns() const { return mode != DraftMode::kOff && mode != DraftMode::kFixed; }
 };
 
 // "off", "fixed:N" with N from 0 to draft_length, "dynamic" (kPublished), "dynamic-lagged",
