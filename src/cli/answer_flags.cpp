@@ -3,8 +3,21 @@
 #include <random>
 
 #include "cli/model_directory.h"
+#include "model/config.h"
 
 namespace tidemill::cli {
+namespace {
+
+// A count to the mode that the engine has for it. Returns what is wrong, as CLI11 wants it.
+std::string read_drafts(std::string& text) {
+  if (text.size() == 1 && text[0] >= '0' && text[0] <= '5') {
+    text = text == "0" ? "off" : "fixed:" + text;
+  }
+  if (text == "off" || text.starts_with("fixed:") || text.starts_with("dynamic")) return {};
+  return text + " is not a number from 0 to 5, dynamic or off";
+}
+
+}  // namespace
 
 void AnswerFlags::add_to(CLI::App& command) {
   command.add_option("--temperature", temperature, "0 is greedy (default: the checkpoint's)");
@@ -19,8 +32,11 @@ void AnswerFlags::add_to(CLI::App& command) {
   command.add_option("--max-tokens", max_tokens, "Tokens of the answer")
       ->check(CLI::Range(int64_t{1}, kMaxContext))
       ->capture_default_str();
-  command.add_option("--draft", drafts, "Tokens drafted per step; the answer stays the same")
-      ->check(CLI::Range(int64_t{0}, int64_t{5}))
+  command
+      .add_option("--draft", drafts,
+                  "Tokens drafted per step (0 to 5, or dynamic); the answer stays the same")
+      ->transform(CLI::Validator(read_drafts, ""))
+      ->type_name("N|dynamic|off")
       ->capture_default_str();
   command.add_option("--system", system, "System message");
   command.add_flag("--thinking,!--no-thinking", thinking, "Reason before the answer, or not");
@@ -29,26 +45,26 @@ void AnswerFlags::add_to(CLI::App& command) {
       ->capture_default_str();
 }
 
-Result<GenerateOptions> AnswerFlags::generate_options(const Model& model) const {
-  const int64_t most = max_drafts(model.config());
-  if (drafts > most) {
-    return fail(ErrorCode::kInvalidArgument, "--draft {}: this model drafts at most {} tokens",
-                drafts, most);
-  }
-  const GenerationConfig& defaults = model.generation();
-  GenerateOptions options;
-  SamplingParams& sampling = options.sampling;
-  sampling.temperature = temperature.value_or(defaults.do_sample ? defaults.temperature : 0.0f);
-  sampling.top_p = top_p.value_or(defaults.top_p);
-  sampling.top_k = top_k.value_or(static_cast<int32_t>(defaults.top_k));
+Options AnswerFlags::options(int64_t sequences) const {
+  Options options;
+  options.sequences = sequences;
+  options.drafts = drafts;
+  return options;
+}
+
+Request AnswerFlags::request(const ModelInfo& model) const {
+  Request request;
+  SamplingParams& sampling = request.sampling;
+  sampling = model.defaults;
+  sampling.temperature = temperature.value_or(sampling.temperature);
+  sampling.top_p = top_p.value_or(sampling.top_p);
+  sampling.top_k = top_k.value_or(sampling.top_k);
   sampling.min_p = min_p;
   sampling.repetition_penalty = repetition_penalty;
   std::random_device random;
   sampling.seed = seed.value_or(random());  // 32 bits: easy to copy from a report
-  CHECK_OK(sampling.validate(model.config().vocab_size));
-  options.max_tokens = max_tokens;
-  options.drafts = drafts;
-  return options;
+  request.max_tokens = max_tokens;
+  return request;
 }
 
 Conversation AnswerFlags::conversation(const std::filesystem::path& model_directory) const {

@@ -9,9 +9,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/result.h"
-#include "cli/generate.h"
-#include "model/model.h"
 #include "text/conversation.h"
+#include "tidemill/engine.h"
 
 namespace tidemill::cli {
 
@@ -23,16 +22,17 @@ struct AnswerFlags {
   float repetition_penalty = 1;
   std::optional<uint64_t> seed;  // drawn anew for every run
   int64_t max_tokens = 1024;
-  int64_t drafts = 0;
+  std::string drafts = "off";
   std::string system;
   std::optional<bool> thinking;
   int effort = 75;
 
   void add_to(CLI::App& command);
 
-  // The flags, with the checkpoint's defaults in place of what is not given. Errors:
-  // kInvalidArgument names the flag.
-  Result<GenerateOptions> generate_options(const Model& model) const;
+  // For one conversation with at most `sequences` answers at a time.
+  Options options(int64_t sequences) const;
+  // The flags, with the checkpoint's defaults in place of what is not given.
+  Request request(const ModelInfo& model) const;
   // An empty conversation with the system message. Models think before they answer unless told not
   // to; the bundled one was never trained to and answers at once unless told to.
   Conversation conversation(const std::filesystem::path& model_directory) const;

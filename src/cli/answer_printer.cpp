@@ -9,16 +9,14 @@
 
 namespace tidemill::cli {
 
-AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer, const Prompt& prompt, bool stream)
-    : detokenizer_(tokenizer),
-      parser_({.start = prompt.start, .continues_prefix = prompt.continues_prefix}),
+AnswerPrinter::AnswerPrinter(const Prompt& prompt, bool stream)
+    : parser_({.start = prompt.start, .continues_prefix = prompt.continues_prefix}),
       stream_(stream),
       dim_(::isatty(STDERR_FILENO) == 1) {}
 
-void AnswerPrinter::push(int32_t id) { take(parser_.push(detokenizer_.push(id))); }
+void AnswerPrinter::push(std::string_view text) { take(parser_.push(text)); }
 
 Status AnswerPrinter::finish() {
-  take(parser_.push(detokenizer_.finish()));
   take(parser_.finish());
   end_reasoning();
   if (stream_ && written_) written_ = stream_stdout("\n");

@@ -1,14 +1,13 @@
-// An answer's token ids to text on the terminal, while they come.
+// An answer's text on the terminal, while it comes.
 #pragma once
 
-#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "text/output_parser.h"
 #include "text/prompt.h"
-#include "text/tokenizer.h"
 
 namespace tidemill::cli {
 
@@ -16,9 +15,10 @@ namespace tidemill::cli {
 // dimmed on a terminal, to stderr. Not thread safe.
 class AnswerPrinter {
  public:
-  AnswerPrinter(const Tokenizer& tokenizer, const Prompt& prompt, bool stream);
+  AnswerPrinter(const Prompt& prompt, bool stream);
 
-  void push(int32_t id);
+  // Whole characters, the markers between reasoning and content included.
+  void push(std::string_view text);
   // End of the answer; ends the line. Error: of stdout, also an earlier one.
   Status finish();
 
@@ -30,7 +30,6 @@ class AnswerPrinter {
   void show_reasoning(const std::string& text);
   void end_reasoning();
 
-  Detokenizer detokenizer_;
   OutputParser parser_;
   bool stream_;
   bool dim_;  // stderr is a terminal

@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "base/escape.h"
+#include "cli/answer.h"
 #include "cli/answer_flags.h"
 #include "cli/answer_printer.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
-#include "cli/generate.h"
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/message_lines.h"
 #include "text/prompt.h"
+#include "text/tokenizer.h"
 
 namespace tidemill::cli {
 namespace {
@@ -34,14 +35,13 @@ struct ChatOptions {
 class Chat {
  public:
   // `start` is what a conversation begins with: the system message and the mode.
-  Chat(ModelRunner& engine, Conversation start, GenerateOptions generate)
-      : tokenizer_(engine.model().tokenizer()),
+  // `request`: all but the prompt.
+  Chat(Engine& engine, const Tokenizer& tokenizer, Conversation start, Request request)
+      : engine_(engine),
+        tokenizer_(tokenizer),
         start_(std::move(start)),
         conversation_(start_),
-        generate_(std::move(generate)),
-        generator_(engine) {
-    generate_.cancel = &interrupt_.flag();
-  }
+        request_(std::move(request)) {}
 
   Status talk() {
     if (editor_.interactive()) fmt::print(stderr, "{}", kHelp);
@@ -89,27 +89,33 @@ class Chat {
     return {};
   }
 
+  // What the conversation has so far is found in the engine's prefix cache.
   Result<Message> generate(Status& printed) {
     TRY(const Prompt prompt, render_prompt(conversation_));
-    TRY(const std::vector<int32_t> ids, encode_prompt(prompt, tokenizer_));
-    AnswerPrinter printer(tokenizer_, prompt, true);
-    const auto generation =
-        generator_.generate(ids, generate_, [&](int32_t id) { printer.push(id); });
-    if (!generation) return tl::unexpected(generation.error());
+    TRY(request_.prompt, encode_prompt(prompt, tokenizer_));
+    request_.start = answer_start(prompt);
+    AnswerPrinter printer(prompt, true);
+    Request request = request_;
+    fit_into_context(request, engine_.info());
+    TRY(const auto answers, ask(engine_, std::move(request), interrupt_.flag(),
+                                [&](const Event& event) { printer.push(event.text); }));
+    const Answer& said = answers[0];
+    if (said.ids.empty()) CHECK_OK(status_of(said));
     printed = printer.finish();
-    ++generate_.sampling.seed;  // the same question again may get another answer
-    if (generation->finish == FinishReason::kCancelled) fmt::print(stderr, "(stopped)\n");
-    if (generation->finish == FinishReason::kLength) fmt::print(stderr, "(cut: --max-tokens)\n");
+    CHECK_OK(status_of(said));
+    ++request_.sampling.seed;  // the same question again may get another answer
+    if (said.finish == FinishReason::kCancelled) fmt::print(stderr, "(stopped)\n");
+    if (said.finish == FinishReason::kLength) fmt::print(stderr, "(cut: --max-tokens)\n");
     return Message{.role = Role::kAssistant,
                    .content = {{.text = printer.content()}},
                    .reasoning = printer.reasoning()};
   }
 
+  Engine& engine_;
   const Tokenizer& tokenizer_;
   const Conversation start_;
   Conversation conversation_;
-  GenerateOptions generate_;
-  Generator generator_;
+  Request request_;
   InterruptFlag interrupt_;
   LineEditor editor_;
   MessageLines lines_;
@@ -117,9 +123,11 @@ class Chat {
 
 Status chat(const ChatOptions& options) {
   TRY(const auto directory, options.engine.directory());
-  TRY(const auto engine, options.engine.load());
-  TRY(GenerateOptions generate, options.answer.generate_options(engine->model()));
-  return Chat(*engine, options.answer.conversation(directory), std::move(generate)).talk();
+  TRY(const Tokenizer tokenizer, Tokenizer::load(directory / "tokenizer.json"));
+  TRY(const auto engine, options.engine.open(options.answer.options(1)));
+  return Chat(*engine, tokenizer, options.answer.conversation(directory),
+              options.answer.request(engine->info()))
+      .talk();
 }
 
 }  // namespace
@@ -127,7 +135,7 @@ Status chat(const ChatOptions& options) {
 void add_chat(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("chat", "A conversation; Ctrl-C stops the answer");
   const auto options = std::make_shared<ChatOptions>();
-  options->engine.add_to(*command);
+  options->engine.add_engine_to(*command);
   options->answer.add_to(*command);
   command->callback([options, &action] { action = [options] { return chat(*options); }; });
 }

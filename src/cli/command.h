@@ -20,5 +20,7 @@ void add_encode(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_draft(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_check(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
 
 }  // namespace tidemill::cli

@@ -9,7 +9,6 @@
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
-#include "cli/generate.h"
 #include "cli/output.h"
 #include "cli/token_inputs.h"
 #include "text/json.h"
@@ -24,6 +23,11 @@ struct DraftOptions {
   std::string tokens;
   int32_t anchor = -1;
 };
+
+// 0 without a drafter.
+int64_t max_drafts(const Config& config) {
+  return config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
+}
 
 // Ids of the largest logits, the lower id first among equals.
 std::vector<int32_t> largest(std::span<const float> logits, size_t count) {

@@ -9,19 +9,13 @@
 
 namespace tidemill::cli {
 
-void EngineFlags::add_to(CLI::App& command) {
+void EngineFlags::add_engine_to(CLI::App& command) {
   command.add_option("--model", model, "Checkpoint directory (default: $TIDEMILL_MODEL, or mini)");
   command
       .add_option(
           "--backend", backend,
           "cpu (the best of cpu-avx512 and cpu-avx2), or reference: slow, defines the numbers")
       ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "reference"}))
-      ->capture_default_str();
-  command
-      .add_option(
-          "--rounding", rounding,
-          "released, no-bf16, cache-only or none; all but released need --backend reference")
-      ->check(CLI::IsMember({"released", "no-bf16", "cache-only", "none"}))
       ->capture_default_str();
   command.add_option("--threads", threads, "Threads (default: the CPUs this process may use)")
       ->check(CLI::Range(1, ThreadTeam::kMaxThreads));
@@ -39,6 +33,16 @@ void EngineFlags::add_to(CLI::App& command) {
       ->type_name("off|KEEP");
 }
 
+void EngineFlags::add_to(CLI::App& command) {
+  add_engine_to(command);
+  command
+      .add_option(
+          "--rounding", rounding,
+          "released, no-bf16, cache-only or none; all but released need --backend reference")
+      ->check(CLI::IsMember({"released", "no-bf16", "cache-only", "none"}))
+      ->capture_default_str();
+}
+
 Result<std::filesystem::path> EngineFlags::directory() const { return find_model(model); }
 
 Result<std::unique_ptr<ModelRunner>> EngineFlags::load() const {
@@ -52,6 +56,17 @@ Result<std::unique_ptr<ModelRunner>> EngineFlags::load() const {
   options.replay_keep = replay_keep;
   ProgressBar bar("loading");
   return ModelRunner::load(path, options, [&](double fraction) { bar.update(fraction); });
+}
+
+Result<std::unique_ptr<Engine>> EngineFlags::open(Options options) const {
+  TRY(options.model, directory());
+  options.backend = backend;
+  options.threads = threads;
+  options.context = context;
+  options.max_step_tokens = chunk;
+  options.replay_keep = replay_keep;
+  ProgressBar bar("loading");
+  return Engine::open(options, [&](double fraction) { bar.update(fraction); });
 }
 
 }  // namespace tidemill::cli

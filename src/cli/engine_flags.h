@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "engine/model_runner.h"
+#include "tidemill/engine.h"
 
 namespace tidemill::cli {
 
@@ -23,9 +24,14 @@ struct EngineFlags {
   int64_t replay_keep = 0;
 
   void add_to(CLI::App& command);
+  // Without --rounding, which an Engine does not have.
+  void add_engine_to(CLI::App& command);
   Result<std::filesystem::path> directory() const;
-  // Loads, with a progress bar on a terminal. Errors: those of find_model and ModelRunner::load.
+
+  // Both load with a progress bar on a terminal. Errors: those of find_model and of what is loaded.
   Result<std::unique_ptr<ModelRunner>> load() const;
+  // `options`: what these flags do not say.
+  Result<std::unique_ptr<Engine>> open(Options options) const;
 };
 
 }  // namespace tidemill::cli

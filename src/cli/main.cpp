@@ -36,8 +36,9 @@ int parse_and_perform(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
   cli::Action action;
-  for (const auto add : {cli::add_run, cli::add_chat, cli::add_score, cli::add_encode,
-                         cli::add_tokenize, cli::add_draft, cli::add_inspect}) {
+  for (const auto add :
+       {cli::add_run, cli::add_chat, cli::add_score, cli::add_encode, cli::add_tokenize,
+        cli::add_draft, cli::add_inspect, cli::add_check, cli::add_bench}) {
     add(app, action);
   }
   try {

@@ -57,7 +57,7 @@ class Device {
   void begin_item(JobItem& item);
   void allocate(const StepJob& job, std::vector<Row>& rows) const;
   void make_input(const StepJob& job, Row& row) const;
-  Status run_part(std::span<Row* const> rows, bool first, StepOutcome& out);
+  Status run_part(std::span<Row> all, size_t part, StepOutcome& out);
   Status sample(Row& row, std::span<float> logits);
   Status keep(Row& row, std::span<const int32_t> drawn, std::span<const float> logits);
   void copy_windows(Row& row) const;

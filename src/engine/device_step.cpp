@@ -15,8 +15,9 @@ struct Device::Row {
   DeviceRequest* request = nullptr;  // null: nothing to compute
   ItemOutcome* out = nullptr;
   std::vector<int32_t> input;
-  int64_t drafts = 0;      // the last tokens of a decode item's input
-  int64_t first_part = 0;  // tokens up to the boundary where a prompt's windows are copied
+  int64_t drafts = 0;  // the last tokens of a decode item's input
+  // Ends of the parts that the input runs in: a prompt is cut where its windows are copied.
+  std::vector<int64_t> ends;
   bool copies_windows = false;
 };
 
@@ -47,8 +48,7 @@ Status Device::run_step(StepJob& job, StepOutcome& out) {
     if (!request.ended && !request.dropped.load(std::memory_order_relaxed)) row.request = &request;
   }
   allocate(job, rows);
-  std::vector<Row*> all;
-  std::vector<Row*> split;
+  size_t parts = 0;
   for (Row& row : rows) {
     if (row.request == nullptr) continue;
     const int64_t length = row.request->sequence.length();
@@ -60,11 +60,9 @@ Status Device::run_step(StepJob& job, StepOutcome& out) {
     make_input(job, row);
     const auto count = static_cast<int64_t>(row.input.size());
     (plan.decode ? out.decode_rows : out.prefill_rows) += count;
-    all.push_back(&row);
-    if (row.first_part < count) split.push_back(&row);
+    parts = std::max(parts, row.ends.size());
   }
-  if (!all.empty()) CHECK_OK(run_part(all, true, out));
-  if (!split.empty()) CHECK_OK(run_part(split, false, out));
+  for (size_t part = 0; part < parts; ++part) CHECK_OK(run_part(rows, part, out));
   const Clock::time_point begin = Clock::now();
   if (job.make_drafts) CHECK_OK(draft(rows, out));
   out.draft_ms = 1e3 * seconds_since(begin);
@@ -135,28 +133,39 @@ void Device::make_input(const StepJob& job, Row& row) const {
     const auto from = request.tokens.begin() + length;
     row.input.assign(from, from + plan.tokens);
   }
-  row.copies_windows = job.copy_windows;
   const auto count = static_cast<int64_t>(row.input.size());
-  // A prompt's last boundary is worth a cut: its windows are what the next request needs. The same
-  // prompt again needs those before its last token, which is always computed.
-  const int64_t boundary = (length + count - (plan.samples ? 1 : 0)) / kBlockTokens * kBlockTokens;
-  const bool cut = job.copy_windows && !plan.decode && boundary > length &&
-                   length + count - boundary > runner_.pool().layout().rollback;
-  row.first_part = cut ? boundary - length : count;
+  row.copies_windows = job.copy_windows;
+  if (row.copies_windows && !plan.decode) {
+    // The last boundary is what the next request needs; the same prompt again needs the one before
+    // its last token, which is always computed.
+    std::vector<int64_t> boundaries = row.item->save_at;
+    boundaries.push_back((length + count - (plan.samples ? 1 : 0)) / kBlockTokens * kBlockTokens);
+    std::sort(boundaries.begin(), boundaries.end());
+    for (const int64_t boundary : boundaries) {
+      const int64_t end = boundary - length;
+      const bool new_part = end > (row.ends.empty() ? 0 : row.ends.back());
+      // Rings still hold the window of a boundary that was passed by a few tokens.
+      if (new_part && count - end > runner_.pool().layout().rollback) row.ends.push_back(end);
+    }
+  }
+  row.ends.push_back(count);
 }
 
-Status Device::run_part(std::span<Row* const> rows, bool first, StepOutcome& out) {
+Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
+  std::vector<Row*> rows;
   std::vector<StepItem> items;
-  for (const Row* row : rows) {
-    const std::span<const int32_t> input(row->input);
-    const auto cut = static_cast<size_t>(row->first_part);
-    const PlanItem& plan = row->item->plan;
-    const bool last = !first || cut == input.size();
-    items.push_back({.sequence = &row->request->sequence,
-                     .tokens = first ? input.first(cut) : input.subspan(cut),
+  for (Row& row : all) {
+    if (part >= row.ends.size()) continue;
+    const auto begin = static_cast<size_t>(part == 0 ? 0 : row.ends[part - 1]);
+    const auto end = static_cast<size_t>(row.ends[part]);
+    const PlanItem& plan = row.item->plan;
+    const bool last = part + 1 == row.ends.size();
+    items.push_back({.sequence = &row.request->sequence,
+                     .tokens = std::span<const int32_t>(row.input).subspan(begin, end - begin),
                      .logits = !last || !plan.samples ? Logits::kNone
                                : plan.decode          ? Logits::kAll
                                                       : Logits::kLast});
+    rows.push_back(&row);
   }
   const Clock::time_point begin = Clock::now();
   CHECK_OK(runner_.forward().prepare(items));

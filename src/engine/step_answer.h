@@ -23,6 +23,7 @@ struct StepLoop::Answer {
   PrefixHit hit;                       // found by the plan in the making
   SuspendedPtr suspended;              // preempted to the host
   int64_t suspended_bytes = 0;
+  std::vector<int64_t> save_at;  // JobItem::save_at
   bool started = false;
   bool stopped_by_string = false;
   Usage usage;

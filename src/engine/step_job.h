@@ -55,6 +55,8 @@ struct JobItem {
   std::optional<Sequence> start;  // with PlanItem::start: the state to begin with
   SuspendedPtr restore;         // and the bytes of its slot and blocks, if they come from the host
   std::vector<int32_t> blocks;  // its block table, when that has changed
+  // Boundaries inside a prompt whose windows are worth saving, besides its last one.
+  std::vector<int64_t> save_at;
 };
 
 // A request whose state leaves the device's memory.

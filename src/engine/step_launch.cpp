@@ -181,6 +181,10 @@ Status StepLoop::add_item(const PlanItem& plan, StepJob& job, Flight& flight) {
   Answer& answer = *answers_.at(plan.id);
   JobItem item{.request = answer.device, .plan = plan};
   if (plan.start != Start::kNone) {
+    // Where the next request like this one could start: at the end of what is cached, if only the
+    // windows were missing there, and before the tail that bounded replay always computes.
+    answer.save_at = {answer.hit.matched,
+                      answer.group->decoder_floor / kBlockTokens * kBlockTokens};
     if (answer.usage.cache_text.empty()) answer.usage.cache_text = told(answer.hit);
     log_debug("request {}: {}", answer.group->id, answer.hit.text);
     CHECK_OK(start(answer, plan, item));
@@ -192,6 +196,7 @@ Status StepLoop::add_item(const PlanItem& plan, StepJob& job, Flight& flight) {
   } else if (answer.device_blocks != answer.sequence.blocks) {
     answer.device_blocks = item.blocks = answer.sequence.blocks;
   }
+  if (!plan.decode) item.save_at = answer.save_at;
   flight.answers.push_back(plan.id);
   flight.items.push_back(plan);
   job.items.push_back(std::move(item));

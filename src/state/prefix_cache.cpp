@@ -40,6 +40,7 @@ PrefixHit& PrefixHit::operator=(PrefixHit&& other) noexcept {
   adopted = std::exchange(other.adopted, 0);
   replay_from = std::exchange(other.replay_from, -1);
   asked = other.asked;
+  matched = other.matched;
   missed_at = other.missed_at;
   reason = other.reason;
   text = std::move(other.text);
@@ -89,6 +90,7 @@ PrefixHit PrefixCache::lookup(TokenView input, const KeyChain& chain, LookupOpti
       index_.match(input, std::max<int64_t>(0, limit) / kBlockTokens, chain, options.known_keys);
   const auto matched = static_cast<int64_t>(match.blocks.size()) * kBlockTokens;
   PrefixHit hit = choose(std::move(match), length, options, now);
+  hit.matched = matched;
   hit.text =
       fmt::format("hit {} of {} tokens", hit.length, length) + reason_text(hit, matched, smallest);
   if (hit.replay_from >= 0) {

@@ -55,6 +55,7 @@ class PrefixHit {
   int64_t length = 0;        // tokens whose state is restored completely
   int64_t adopted = 0;       // tokens whose global blocks are there; more than length in a replay
   int64_t replay_from = -1;  // first token of an encoder replay up to `adopted`; -1: none
+  int64_t matched = 0;       // tokens whose global blocks are there, windows or not
   int64_t missed_at = 0;     // first token that was not found; kDifferentToken: that differs
   MissReason reason = MissReason::kNone;
   // One line for the operator's log: what was hit and why no more. It can tell of other tenants'

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import resource
 import select
 import signal
@@ -154,6 +155,92 @@ class Run(Case):
 
     def test_context_is_a_limit(self):
         self.fails(FAILURE, "run", stdin="word " * 20000, says="16384")
+        self.fails(FAILURE, "run", "--max-tokens", "16384", "x", says="16384")
+        # The default number of tokens gives way.
+        self.ok("run", "--context", "64", "Hello")
+
+    def test_time_is_a_limit(self):
+        result = self.fails(FAILURE, "run", "--timeout", "1.5", "--max-tokens", "16000",
+                            "--temperature", "5", "Hello", says="deadline")
+        self.assertNotEqual(result.stdout.strip(), "")  # as far as it went
+
+    def test_constraints(self):
+        schema = self.file("schema", json.dumps(
+            {"type": "object", "properties": {"age": {"type": "integer", "minimum": 7, "maximum": 9}},
+             "required": ["age"], "additionalProperties": False}))
+        grammar = self.file("grammar", 'root ::= "yes" | "no"\n')
+        for args, holds in ((["--json-schema", schema], lambda text: json.loads(text)["age"] in (7, 8, 9)),
+                            (["--regex", "[ab]{3}c?"], lambda text: re.fullmatch("[ab]{3}c?", text)),
+                            (["--ebnf", grammar], lambda text: text in ("yes", "no")),
+                            (["--json-object", "--max-tokens", "200"], lambda text: text.startswith("{"))):
+            with self.subTest(args=args):
+                plain, drafted = (json.loads(self.ok("run", "--json", "--seed", "3", *args, *draft, "Hello"))
+                                  for draft in ([], ["--draft", "3"]))
+                self.assertTrue(holds(plain["text"]), plain["text"])
+                self.assertEqual(plain["ids"], drafted["ids"])
+
+    def test_stop_string(self):
+        flags = ["--raw", "--temperature", "0", "--max-tokens", "40", "--json", "Once upon a time"]
+        whole = json.loads(self.ok("run", *flags))["text"]
+        stop = whole[15:19]
+        stopped = json.loads(self.ok("run", "--stop", "not to be found", "--stop", stop, *flags))
+        self.assertEqual(stopped["text"], whole[:whole.index(stop)])
+        self.assertEqual(stopped["finish_reason"], "stop")
+
+    def test_choices(self):
+        one = self.answer("--seed", "5")
+        three = self.answer("--seed", "5", "--n", "3")
+        self.assertEqual(len(three["choices"]), 3)
+        self.assertEqual(three["ids"], one["ids"])
+        self.assertEqual(three["choices"][0]["ids"], one["ids"])
+        self.assertEqual(three["choices"][2]["ids"], self.answer("--seed", "7")["ids"])
+        self.assertNotIn("choices", one)
+        lines = self.ok("run", "--n", "2", "--regex", "[ab]{4}", "Hello").splitlines()
+        self.assertEqual([lines[0], lines[2], len(lines)], ["[1]", "[2]", 4])
+
+    def test_interrupt(self):
+        """What has come by then is printed, and a script that runs this stops too."""
+        process = subprocess.Popen([TIDEMILL, "run", "--model", MODEL, "--max-tokens", "16000",
+                                    "--temperature", "5", "Hello"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            first = process.stdout.read(1)
+            process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        self.assertEqual(process.returncode, -signal.SIGINT)
+        self.assertTrue((first + rest).endswith(b"\n"))
+        self.assertEqual(errors, b"")
+
+    def test_bad_requests(self):
+        self.fails(FAILURE, "run", "--timeout", "0.001", "word " * 3000, says="deadline")
+        self.fails(FAILURE, "run", "--timeout", "nan", "x", says="nan")
+        self.fails(FAILURE, "run", *["--stop", "a"] * 65, "x", says="64")
+        for args in (["--max-tokens", "0"], ["--max-tokens", "-1"], ["--max-tokens", "1" + "0" * 30],
+                     ["--n", "0"], ["--n", "-1"], ["--n", "1000000"], ["--stop", ""],
+                     ["--timeout", "0"],
+                     ["--draft", "fixed:6"], ["--json-object", "--regex", "a"]):
+            with self.subTest(args=args):
+                self.fails(USAGE, "run", *args, "x")
+
+    def test_bad_constraints(self):
+        unsatisfiable = {"type": "integer", "minimum": 2, "maximum": 1}
+        deep = '{"items": ' * 5000 + "{}" + "}" * 5000
+        for flag, text, says in (("--json-schema", json.dumps(unsatisfiable), "m"),
+                                 ("--json-schema", json.dumps({"description": "x" * (5 << 20)}), "1048576"),
+                                 ("--json-schema", deep, "deep"), ("--json-schema", "[" * 100_000, "deep"),
+                                 ("--json-schema", "{", "JSON"), ("--json-schema", "", "JSON"),
+                                 ("--ebnf", "root ::= root", "satisfied"), ("--ebnf", 'leaf ::= "a"', "root")):
+            with self.subTest(flag=flag, text=text[:40]):
+                result = self.fails(FAILURE, "run", flag, self.file("constraint", text), "x", says=says)
+                self.assertEqual(result.stdout, "")
+        self.fails(FAILURE, "run", "--json-schema", str(self.dir / "none"), "x", says="none")
+        for pattern in ("(", "[z-a]", "(?<=a)b", "((a{1,1000}){1,1000}){1,1000}", "(" * 5000 + ")" * 5000):
+            with self.subTest(pattern=pattern[:40]):
+                self.fails(FAILURE, "run", "--regex", pattern, "x")
+        # What backtracking matchers die of is no trouble here.
+        self.assertRegex(self.ok("run", "--regex", "(a|aa)*(a*)*b{2}", "--max-tokens", "50", "x"), "^a*b*\n$")
 
 
 class Score(Case):
@@ -237,6 +324,37 @@ class DraftAndInspect(Case):
         self.assertIn("routed experts", self.ok("inspect"))
 
 
+class Check(Case):
+    def test_replay_inputs_need_no_weights(self):
+        self.file("config.json", (pathlib.Path(MODEL) / "config.json").read_text(encoding="utf-8"))
+        text = self.ok("check", "replay", "--model", str(self.dir))
+        self.assertIn("level 1", text)
+        self.assertNotIn("level 2", text)
+        self.assertTrue(text.endswith("\nOK\n"))
+        self.fails(FAILURE, "check", "replay", "--model", str(self.dir), "--level", "2",
+                   says="tokenizer.json")
+
+    def test_replay_values(self):
+        ids = self.file("ids", json.dumps([0] + [7 * i % 8000 for i in range(3, 425)]))
+        report = json.loads(self.ok("check", "replay", "--json", "--tokens", ids))
+        self.assertTrue(report["ok"])
+        self.assertEqual(len(report["levels"]), 2)
+        counts = {p["name"]: p["checked"] for level in report["levels"] for p in level["properties"]}
+        # Two chunkings of the rows that the decoder keeps and of the 32 decoded, with and without a hit.
+        self.assertEqual(counts["logits, rows"], 4 * (134 + 32))
+        self.assertEqual(counts["draft confidences"], 4 * 32 * 5)
+        self.assertEqual([p for level in report["levels"] for p in level["properties"]
+                          if p["difference"] or p["checked"] == 0], [])
+        self.assertIn("mean", " ".join(report["levels"][1]["notes"]))
+        self.fails(FAILURE, "check", "replay", "--tokens", "-", stdin="[0, 1]", says="too few")
+
+    def test_wrong_command_lines(self):
+        for args in (["check"], ["check", "nosuch"], ["check", "replay", "--level", "3"],
+                     ["check", "replay", "--replay", "7"]):
+            with self.subTest(args=args):
+                self.fails(USAGE, *args)
+
+
 class Chat(Case):
     def test_pipe(self):
         flags = ["chat", "--temperature", "0", "--max-tokens", "8"]
@@ -250,6 +368,11 @@ class Chat(Case):
         with_history = self.ok(*flags, stdin=name + "What is my name?\n")
         without = self.ok(*flags, stdin=name + "/new\nWhat is my name?\n")
         self.assertNotEqual(with_history, without)
+
+    def test_answers_are_those_of_run(self):
+        flags = ["--temperature", "0", "--max-tokens", "8"]
+        self.assertEqual(self.ok("chat", *flags, "--draft", "2", stdin="Hello\n"),
+                         self.ok("run", *flags, "Hello"))
 
     def test_terminal(self):
         """Ctrl-C drops a line, then stops an answer; the program goes on until Ctrl-D."""

@@ -1,0 +1,93 @@
+#include "cli/bench/machine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/cpu_quota.h"
+#include "base/thread_team.h"
+#include "cli/input.h"
+#include "cli/inspect_report.h"
+#include "model/model.h"
+#include "ops/backend.h"
+#include "state/layout.h"
+
+namespace tidemill::cli {
+namespace {
+
+std::string isa_of(std::string_view backend) {
+  if (backend == "cpu-avx512") return "avx512";
+  if (backend == "cpu-avx2") return "avx2";
+  if (backend != "cpu") return "scalar";
+  return cpu_supports(CpuIsa::kAvx512) ? "avx512" : "avx2";
+}
+
+}  // namespace
+
+std::string cpu_model(std::string_view cpuinfo) {
+  const size_t name = cpuinfo.find("model name");
+  const size_t colon = cpuinfo.find(": ", std::min(name, cpuinfo.size()));
+  if (colon == std::string_view::npos) return "unknown";
+  const std::string_view rest = cpuinfo.substr(colon + 2);
+  return std::string(rest.substr(0, rest.find('\n')));
+}
+
+Machine this_machine(std::string_view backend, int threads) {
+  Machine machine;
+  machine.cpu = cpu_model(read_input("/proc/cpuinfo").value_or(""));
+  machine.isa = isa_of(backend);
+  machine.cpus = static_cast<int>(allowed_cpus().size());
+  machine.threads = threads;
+  if (::getloadavg(&machine.load, 1) != 1) machine.load = 0;
+  return machine;
+}
+
+double measure_read_bandwidth(int threads) {
+  constexpr int64_t kWords = int64_t{32} << 20;
+  constexpr int kPasses = 7;
+  const std::vector<uint64_t> memory(static_cast<size_t>(kWords), 1);
+  ThreadTeam team(threads);
+  std::atomic<uint64_t> sink = 0;  // a sum that nobody wants is not computed
+  double best = INFINITY;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const Clock::time_point begin = Clock::now();
+    team.parallel_for(kWords, 4096, [&](int64_t first, int64_t end) {
+      uint64_t sum = 0;
+      for (int64_t i = first; i < end; ++i) sum += memory[static_cast<size_t>(i)];
+      sink.fetch_add(sum, std::memory_order_relaxed);
+    });
+    best = std::min(best, seconds_since(begin));
+  }
+  return static_cast<double>(kWords) * sizeof(uint64_t) / best;
+}
+
+double WeightTraffic::bytes(double rows) const {
+  const double touched = 1 - std::pow(1 - expert_share, rows);
+  return static_cast<double>(once_bytes) + rows * static_cast<double>(row_bytes) +
+         touched * static_cast<double>(expert_bytes);
+}
+
+Result<WeightTraffic> weight_traffic(const std::filesystem::path& path) {
+  TRY(const auto model, Model::load(path, {.progress = {}, .prefault = false}));
+  ThreadTeam team(1);
+  const auto backend = make_reference_backend(team);  // only for the formats of the caches
+  TRY(const auto layout, StateLayout::build(model->config(), model->topology(), *backend));
+  WeightTraffic traffic;
+  for (const TensorKind& kind : inspect_model(*model, layout).kinds) {
+    if (kind.name == "routed experts") {
+      traffic.expert_bytes = kind.bytes;
+      traffic.expert_share = static_cast<double>(kind.read_bytes) / static_cast<double>(kind.bytes);
+    } else if (kind.read_bytes < kind.bytes) {
+      traffic.row_bytes += kind.read_bytes;
+    } else {
+      traffic.once_bytes += kind.read_bytes;
+    }
+  }
+  return traffic;
+}
+
+}  // namespace tidemill::cli
