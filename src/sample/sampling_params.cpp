@@ -1,9 +1,8 @@
-#include "tidemill/sampling.h"
-
-#include "base/result.h"
-
 #include <cmath>
 #include <string_view>
+
+#include "base/result.h"
+#include "tidemill/sampling.h"
 
 namespace tidemill {
 namespace {

@@ -1,11 +1,11 @@
-#include "tidemill/sampling.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 #include <string>
+
+#include "tidemill/sampling.h"
 
 namespace tidemill {
 namespace {
