@@ -6,8 +6,7 @@
 namespace tidemill {
 
 Rank StepPlanner::rank_of(const ScheduledRequest& r) const {
-  const double work = static_cast<double>(r.outputs_left()) * state_.throughput.step_ms;
-  return {r.arrival.priority, r.arrival.deadline - now_ - work, r.start_number};
+  return {r.arrival.priority, r.arrival.deadline, r.start_number};
 }
 
 void StepPlanner::preempt(ScheduledRequest& victim, const ScheduledRequest& for_request, Why why) {

@@ -8,12 +8,12 @@
 
 namespace tidemill {
 
-// Order of running requests; the greatest is preempted first. It ends in a number that no two
-// share, so that two requests can never take turns in preempting each other: among equals the one
-// started later always loses.
+// Order of running requests; the greatest is preempted first. Nothing in it changes while a request
+// lives, and it ends in a number that no two share: two requests can never take turns in preempting
+// each other. (The time to spare before a deadline would: it shrinks for whoever waits.)
 struct Rank {
   int32_t priority = 0;
-  double deadline_slack = 0;  // ms to spare, infinite without a deadline
+  double deadline = 0;        // infinite without one
   uint64_t start_number = 0;  // a preempted request keeps its own
 
   auto operator<=>(const Rank&) const = default;
