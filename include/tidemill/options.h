@@ -35,7 +35,7 @@ struct Options {
   // "rejection": accepts more; the same distribution, other tokens.
   std::string verification = "keyed";
   // Of the drafter's confidence head: none (1), one, or one for each draft position.
-  std::vector<float> confidence_temperatures;
+  std::vector<float> confidence_temperatures = {};
 
   // ---- reuse
   bool prefix_cache = true;

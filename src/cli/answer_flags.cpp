@@ -33,8 +33,10 @@ void AnswerFlags::add_to(CLI::App& command) {
       ->check(CLI::Range(int64_t{1}, kMaxContext))
       ->capture_default_str();
   command
-      .add_option("--draft", drafts,
-                  "Tokens drafted per step (0 to 5, or dynamic); the answer stays the same")
+      .add_option(
+          "--draft", drafts,
+          "Tokens drafted per step: 0 to 5, dynamic, dynamic-lagged, dynamic-early-stop; the "
+          "answer stays the same")
       ->transform(CLI::Validator(read_drafts, ""))
       ->type_name("N|dynamic|off")
       ->capture_default_str();

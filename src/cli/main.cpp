@@ -2,12 +2,15 @@
 
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <new>
+#include <string>
 #include <string_view>
 
 #include <CLI/CLI.hpp>
 
 #include "base/escape.h"
+#include "base/log.h"
 #include "cli/command.h"
 #include "cli/output.h"
 
@@ -16,6 +19,12 @@ namespace {
 using namespace tidemill;
 
 constexpr int kUsageExit = 2;
+
+const std::map<std::string, LogLevel> kLogLevels = {{"debug", LogLevel::kDebug},
+                                                    {"info", LogLevel::kInfo},
+                                                    {"warning", LogLevel::kWarning},
+                                                    {"error", LogLevel::kError},
+                                                    {"off", LogLevel::kOff}};
 
 int report(std::string_view message, int exit_code) {
   fmt::print(stderr, "tidemill: {}\n", escape_control(message));
@@ -35,6 +44,12 @@ int parse_and_perform(int argc, char** argv) {
   app.set_version_flag("--version", TIDEMILL_VERSION);
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
+  app.add_option_function<std::string>(
+         "--log", [](const std::string& level) { set_log_level(kLogLevels.at(level)); },
+         "What is logged to stderr; debug names each cache hit and miss")
+      ->check(CLI::IsMember(kLogLevels))
+      ->type_name("debug|info|warning|error|off");
+  app.fallthrough();  // also behind the subcommand
   cli::Action action;
   for (const auto add :
        {cli::add_run, cli::add_chat, cli::add_score, cli::add_encode, cli::add_tokenize,

@@ -33,6 +33,7 @@ struct Key {
 };
 
 constexpr int64_t kMaxSequences = 65536;
+constexpr int64_t kMaxStepTokens = 65536;
 constexpr int64_t kMaxWaiting = int64_t{1} << 24;
 constexpr int64_t kMaxGrammarDepth = 1000;
 
@@ -45,14 +46,14 @@ const Key kKeys[] = {
     {"state_bytes", &Options::state_bytes, "; 0: by context and sequences"},
     {"pool_blocks", &Options::pool_blocks, "; 0: by state_bytes"},
     {"suspend_bytes", &Options::suspend_bytes, "; 0: none"},
-    {"max_step_tokens", &Options::max_step_tokens, "", 1, kMaxContext},
+    {"max_step_tokens", &Options::max_step_tokens, "", 1, kMaxStepTokens},
     {"step_ms", &Options::step_ms, "; 0: no limit"},
     {"drafts", &Options::drafts, "off, fixed:N, dynamic, dynamic-lagged or dynamic-early-stop"},
     {"verification", &Options::verification, "keyed or rejection"},
     {"confidence_temperatures", &Options::confidence_temperatures,
      "none, one, or one number for each draft position, with commas between them"},
     {"prefix_cache", &Options::prefix_cache, "true or false"},
-    {"window_lifetime_s", &Options::window_lifetime_s, ""},
+    {"window_lifetime_s", &Options::window_lifetime_s, ", above 0"},
     {"replay_keep", &Options::replay_keep, " tokens; 0: off", 0, kMaxContext},
     {"encoder_replay", &Options::encoder_replay, "true or false"},
     {"max_waiting", &Options::max_waiting, "", 1, kMaxWaiting},

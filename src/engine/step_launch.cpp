@@ -31,6 +31,15 @@ Capacity StepLoop::capacity() {
   return capacity;
 }
 
+std::string StepLoop::cache_rule() const {
+  if (!options_.prefix_cache) return "no prefix is reused (prefix_cache is off)";
+  LookupOptions lookup{.tail = options_.replay_keep};
+  if (options_.replay_keep > 0) {
+    lookup.reuse = options_.encoder_replay ? Reuse::kEncoderReplay : Reuse::kDecoderTail;
+  }
+  return prefixes_.rule(lookup);
+}
+
 PrefixReuse StepLoop::find_prefix(Answer& answer) {
   const Group& group = *answer.group;
   fill_tokens(answer);
@@ -38,7 +47,9 @@ PrefixReuse StepLoop::find_prefix(Answer& answer) {
   LookupOptions lookup;
   if (options_.replay_keep > 0) {
     lookup.reuse = options_.encoder_replay ? Reuse::kEncoderReplay : Reuse::kDecoderTail;
-    lookup.tail = length - group.decoder_floor;
+    // What came behind the prompt has been computed by the decoder, and will be again.
+    const auto prompt = static_cast<int64_t>(group.request.prompt.size());
+    lookup.tail = options_.replay_keep + length - prompt;
   }
   // Nothing is handed out while a plan is made; those that start hold their blocks then.
   lookup.hold = false;

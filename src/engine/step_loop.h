@@ -81,7 +81,7 @@ class StepLoop {
 
   Stats stats();
   void clear_cache() { prefixes_.clear(); }
-  std::string cache_rule() const { return prefixes_.rule(); }
+  std::string cache_rule() const;
   const std::vector<int32_t>& end_tokens() const { return ends_; }
 
  private:

@@ -64,7 +64,7 @@ struct Compiled {
 // In two passes: one without tokens, which is fast and shows how large the grammar itself is, and
 // one that finds out for each of its states which tokens may follow.
 Result<Compiled> compile_ebnf(const std::string& ebnf, const GrammarVocabulary::Data& vocabulary,
-                              const GrammarLimits& limits, Deadline deadline) {
+                              const GrammarLimits& limits) {
   const auto check_size = [&](int64_t bytes) -> Status {
     if (bytes <= limits.compiled_bytes) return {};
     return fail(ErrorCode::kRequest,
@@ -72,6 +72,7 @@ Result<Compiled> compile_ebnf(const std::string& ebnf, const GrammarVocabulary::
                 bytes, limits.compiled_bytes);
   };
   const xgrammar::Grammar grammar = xgrammar::Grammar::FromEBNF(ebnf);
+  CHECK_OK(check_ends(grammar));
   const xgrammar::CompiledGrammar bare =
       xgrammar::GrammarCompiler(vocabulary.no_tokens, 1, false).CompileGrammar(grammar);
   // xgrammar counts the automaton that all rules share once more for each rule.
@@ -79,18 +80,21 @@ Result<Compiled> compile_ebnf(const std::string& ebnf, const GrammarVocabulary::
   const int64_t bare_bytes =
       reported_bytes(bare) / (std::count(rules.begin(), rules.end(), '\n') + 1);
   CHECK_OK(check_size(bare_bytes));
-  const CompileTimeLimit limit(deadline);
+  xgrammar::CompiledGrammar compiled =
+      xgrammar::GrammarCompiler(vocabulary.tokens, 1, false).CompileGrammar(grammar);
+  const int64_t bytes = bare_bytes + reported_bytes(compiled) - reported_bytes(bare);
+  CHECK_OK(check_size(bytes));
+  return Compiled{std::move(compiled), bytes};
+}
+
+// `call`, which returns a Result, within the bounds.
+template <typename Call>
+auto within(CompileBounds bounds, Call call) -> decltype(call()) {
+  const CompileLimit limit(std::move(bounds));
   try {
-    xgrammar::CompiledGrammar compiled =
-        xgrammar::GrammarCompiler(vocabulary.tokens, 1, false).CompileGrammar(grammar);
-    const int64_t bytes = bare_bytes + reported_bytes(compiled) - reported_bytes(bare);
-    CHECK_OK(check_size(bytes));
-    return Compiled{std::move(compiled), bytes};
-  } catch (const CompileTimeout&) {
-    return fail(ErrorCode::kDeadline,
-                "the output constraint was not compiled within the {} ms that it may take: "
-                "simplify it",
-                limits.compile_time.count());
+    return catching(call);
+  } catch (CompileInterrupted& interrupted) {
+    return tl::unexpected(std::move(interrupted.error));
   }
 }
 
@@ -141,20 +145,34 @@ GrammarCompiler::GrammarCompiler(GrammarVocabulary vocabulary, GrammarLimits lim
     : vocabulary_(std::move(vocabulary)), limits_(limits), cache_bytes_(cache_bytes) {}
 
 Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec,
-                                                                        Deadline deadline) {
+                                                                        Deadline deadline,
+                                                                        std::stop_token stop) {
+  const Deadline own = Deadline::after(limits_.compile_time);
   CHECK_OK(check_spec(spec, limits_));
   std::string key = key_of(spec);
   if (static_cast<int64_t>(key.size()) > 2 * limits_.source_bytes) {
     return fail(ErrorCode::kRequest, "the schemas of the tools have {} bytes, more than {}",
                 key.size(), 2 * limits_.source_bytes);
   }
-  if (Grammar found = find(key)) return found;
+  if (Grammar found = look_up(key)) return found;
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.misses;
+  }
 
   const GrammarVocabulary::Data& data = vocabulary_.data();
-  deadline = deadline.earlier(Deadline::after(limits_.compile_time));
-  TRY(const std::string ebnf, to_ebnf(spec, data.marker, limits_));
-  auto compiled = catching([&] { return compile_ebnf(ebnf, data, limits_, deadline); });
-  if (!compiled) return tl::unexpected(compiled.error());
+  auto compiled = within({deadline.earlier(own), std::move(stop), limits_.working_bytes},
+                         [&]() -> Result<Compiled> {
+                           TRY(const std::string ebnf, to_ebnf(spec, data.marker, limits_));
+                           return compile_ebnf(ebnf, data, limits_);
+                         });
+  if (!compiled && compiled.error().code == ErrorCode::kDeadline && own.expired()) {
+    return fail(ErrorCode::kDeadline,
+                "the output constraint was not compiled within the {} ms that it may take: "
+                "simplify it",
+                limits_.compile_time.count());
+  }
+  if (!compiled) return tl::unexpected(std::move(compiled).error());
   auto grammar =
       std::make_shared<const CompiledGrammar>(std::make_unique<const CompiledGrammar::Data>(
           CompiledGrammar::Data{spec.kind, spec.choice, vocabulary_.shared(),
@@ -163,13 +181,14 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const Gr
   return grammar;
 }
 
-GrammarCompiler::Grammar GrammarCompiler::find(const std::string& key) {
+GrammarCompiler::Grammar GrammarCompiler::find(const GrammarSpec& spec) {
+  return check_spec(spec, limits_) ? look_up(key_of(spec)) : nullptr;
+}
+
+GrammarCompiler::Grammar GrammarCompiler::look_up(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto found = by_key_.find(key);
-  if (found == by_key_.end()) {
-    ++stats_.misses;
-    return nullptr;
-  }
+  if (found == by_key_.end()) return nullptr;
   ++stats_.hits;
   entries_.splice(entries_.begin(), entries_, found->second);
   return found->second->grammar;

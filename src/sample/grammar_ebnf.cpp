@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sample/grammar_deadline.h"
 #include "sample/grammar_expr.h"
 #include "sample/grammar_regex.h"
 #include "text/utf8.h"
@@ -75,7 +76,9 @@ class EbnfChecker {
     const auto set = character_class(grammar_.substr(begin, at_ - begin));
     if (!set) return error("a character class: {}", set.error().message);
     if (set->empty()) return error("a character class without characters");
-    out_ += ebnf_class(*set);
+    const std::string written_out = ebnf_class(*set);
+    count_compile_text(written_out.size());
+    out_ += written_out;
     return {};
   }
 
@@ -103,6 +106,7 @@ Result<std::string> checked_ebnf(std::string_view grammar, int max_depth) {
   if (grammar.find('\0') != std::string_view::npos) {
     return fail(ErrorCode::kRequest, "grammar: U+0000 is not supported");
   }
+  count_compile_text(grammar.size());
   return EbnfChecker(grammar, max_depth).check();
 }
 

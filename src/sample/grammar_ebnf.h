@@ -6,6 +6,10 @@
 
 #include "base/result.h"
 
+namespace xgrammar {
+class Grammar;
+}
+
 namespace tidemill {
 
 // The grammar with its character classes written out, as xgrammar reads classes otherwise than
@@ -14,5 +18,9 @@ namespace tidemill {
 // which reach special tokens by number; look-ahead. The rest of the syntax is left to xgrammar.
 // Error kRequest with the line.
 Result<std::string> checked_ebnf(std::string_view grammar, int max_depth);
+
+// kRequest, with its name, when a rule of the grammar (as xgrammar has read it) matches no text of
+// finite length: an answer that came to it could not be completed.
+Status check_ends(const xgrammar::Grammar& grammar);
 
 }  // namespace tidemill

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "sample/grammar_deadline.h"
 #include "text/utf8.h"
 
 namespace tidemill {
@@ -102,6 +103,7 @@ class EbnfWriter {
   static std::string name(size_t id) { return id == 0 ? "root" : fmt::format("r{}", id); }
 
   void write_rule(std::string_view name, const Alternatives& alternatives) {
+    const size_t begin = out_.size();
     out_ += name;
     std::string_view separator = " ::= ";
     for (const std::string& alternative : alternatives) {
@@ -110,6 +112,7 @@ class EbnfWriter {
       separator = " | ";
     }
     out_ += '\n';
+    count_compile_text(out_.size() - begin);
   }
 
   std::string new_name() { return fmt::format("q{}", helpers_++); }
@@ -335,6 +338,7 @@ Result<std::string> GrammarRules::to_ebnf(int64_t max_positions) const {
   for (bool changed = true; changed;) {
     changed = false;
     for (size_t i = 0; i < bodies_.size(); ++i) {
+      count_compile_step();
       if (matchable[i] || !is_matchable(bodies_[i], matchable)) continue;
       matchable[i] = true;
       changed = true;

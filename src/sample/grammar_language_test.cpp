@@ -280,12 +280,23 @@ TEST(GrammarEbnf, RefusesWhatCouldNotBeMeant) {
   EXPECT_EQ(error_of({Kind::kEbnf, "root ::= \"Token((=\" [(]"}), "compiles");
 }
 
-TEST(GrammarEbnf, SaysWhenNothingMayFollow) {
-  GrammarMatcher matcher = matcher_of({Kind::kEbnf, "root ::= root"});
-  std::vector<uint32_t> mask(static_cast<size_t>(mini_compiler().vocabulary().mask_words()));
-  const Status filled = matcher.fill_mask(mask);
-  ASSERT_FALSE(filled);
-  EXPECT_THAT(filled.error().message, HasSubstr("after 0 tokens none may follow"));
+TEST(GrammarEbnf, RefusesRulesThatNeverEnd) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"root ::= root", "\"root\" never ends"},
+      {"root ::= \"a\" root", "\"root\" never ends"},
+      {"root ::= \"a\" root | root root", "\"root\" never ends"},
+      {"root ::= \"x\" | b\nb ::= \"y\" b", "\"b\" never ends"},
+      {"root ::= \"x\" | b\nb ::= c\nc ::= \"y\" b+", "never ends"},
+      {"root ::= \"x\" | b{2,3}\nb ::= b", "never ends"},
+  };
+  for (const auto& [grammar, error] : cases) {
+    EXPECT_THAT(error_of({Kind::kEbnf, grammar}), HasSubstr(error)) << grammar;
+  }
+  for (const char* ends : {"root ::= \"a\" root | \"\"", "root ::= (\"x\" root)*",
+                           "root ::= root{0,3} \"x\"", "root ::= b? \"x\"\nb ::= root | \"y\"",
+                           "root ::= a\na ::= b\nb ::= \"x\" a | c\nc ::= [0-9]*"}) {
+    EXPECT_EQ(error_of({Kind::kEbnf, ends}), "compiles") << ends;
+  }
 }
 
 TEST(GrammarNumber, IntegersBetweenAreExactlyThose) {

@@ -27,6 +27,7 @@ GrammarPool::~GrammarPool() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    for (auto& [ticket, stop] : running_) stop.request_stop();
     running_.clear();  // nobody is called any more
   }
   changed_.notify_all();
@@ -34,9 +35,15 @@ GrammarPool::~GrammarPool() {
 }
 
 Result<GrammarPool::Ticket> GrammarPool::submit(GrammarSpec spec, Deadline deadline) {
+  std::shared_ptr<const CompiledGrammar> cached;
+  if (!deadline.expired()) cached = compiler_.find(spec);
   Ticket ticket = 0;
   {
     const std::lock_guard lock(mutex_);
+    if (cached) {
+      done_.push_back({next_, std::move(cached)});
+      return next_++;
+    }
     if (workers_.empty()) {
       return fail(ErrorCode::kNoCapacity,
                   "output constraints cannot be compiled: the system refuses threads");
@@ -56,7 +63,12 @@ Result<GrammarPool::Ticket> GrammarPool::submit(GrammarSpec spec, Deadline deadl
 
 void GrammarPool::cancel(Ticket ticket) {
   const std::lock_guard lock(mutex_);
-  if (waiting_.erase(ticket) > 0 || running_.erase(ticket) > 0) return;
+  if (waiting_.erase(ticket) > 0) return;
+  if (const auto running = running_.find(ticket); running != running_.end()) {
+    running->second.request_stop();
+    running_.erase(running);
+    return;
+  }
   std::erase_if(done_, [&](const Done& done) { return done.ticket == ticket; });
 }
 
@@ -76,10 +88,10 @@ void GrammarPool::work() {
     if (stopping_) return;
     auto node = waiting_.extract(waiting_.begin());
     const Ticket ticket = node.key();
-    running_.insert(ticket);
+    std::stop_token stop = running_[ticket].get_token();
     --idle_;
     lock.unlock();
-    auto grammar = compile(node.mapped());
+    auto grammar = compile(node.mapped(), std::move(stop));
     lock.lock();
     ++idle_;
     if (running_.erase(ticket) == 0) continue;  // cancelled
@@ -90,14 +102,15 @@ void GrammarPool::work() {
   }
 }
 
-Result<std::shared_ptr<const CompiledGrammar>> GrammarPool::compile(const Job& job) {
+Result<std::shared_ptr<const CompiledGrammar>> GrammarPool::compile(const Job& job,
+                                                                    std::stop_token stop) {
   const auto out_of_time = [] {
     return fail(ErrorCode::kDeadline,
                 "the time of the request was up before its output constraint was compiled");
   };
   if (job.deadline.expired()) return out_of_time();
   try {
-    auto grammar = compiler_.compile(job.spec, job.deadline);
+    auto grammar = compiler_.compile(job.spec, job.deadline, std::move(stop));
     if (!grammar && grammar.error().code == ErrorCode::kDeadline && job.deadline.expired()) {
       return out_of_time();
     }

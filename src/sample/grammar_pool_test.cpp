@@ -149,14 +149,51 @@ TEST(GrammarPool, ACompileEndsAtTheDeadlineOfItsRequest) {
 }
 
 TEST(GrammarPool, StopsWithoutCompilingWhatWaits) {
-  GrammarCompiler compiler = slow_compiler(milliseconds(300));
+  GrammarCompiler compiler = slow_compiler(std::chrono::minutes(1));
   const Clock::time_point begin = Clock::now();
   {
     GrammarPool pool(compiler, 1, 1000);
     for (int i = 0; i < 300; ++i) ASSERT_TRUE(pool.submit(kSlow));
+    std::this_thread::sleep_for(milliseconds(50));  // the first is being compiled
   }
-  EXPECT_LT(seconds_since(begin), 20.0);  // all of them: 90 s
+  EXPECT_LT(seconds_since(begin), 5.0);  // the first alone: a minute
   GrammarPool unused(compiler, 3, 0);
+}
+
+TEST(GrammarPool, ACancelledCompileFreesItsThread) {
+  GrammarCompiler compiler = slow_compiler(std::chrono::minutes(1));
+  Waited pool(compiler, 1, 8);
+  const Clock::time_point begin = Clock::now();
+  const Ticket slow = pool->submit(kSlow).value();
+  const Ticket quick = pool->submit(kQuick).value();
+  std::this_thread::sleep_for(milliseconds(50));
+  pool->cancel(slow);
+  EXPECT_THAT(tickets(pool.wait_for(1)), ElementsAre(quick));
+  EXPECT_LT(seconds_since(begin), 5.0);
+}
+
+TEST(GrammarPool, WhatIsCachedWaitsForNobody) {
+  GrammarLimits limits;
+  limits.compile_time = std::chrono::minutes(1);
+  GrammarCompiler compiler(vocabulary_of(*deepseek_tokenizer()), limits, int64_t{64} << 20);
+  const auto cached = compiler.compile(kQuick);
+  ASSERT_TRUE(cached);
+  std::atomic<int> calls = 0;
+  GrammarPool pool(compiler, 1, 0);
+  pool.on_done([&] { ++calls; });
+  ASSERT_TRUE(pool.submit(kSlow));
+  EXPECT_FALSE(pool.submit(kSlow));  // nothing may wait
+  const Ticket ticket = pool.submit(kQuick).value();
+  EXPECT_EQ(pool.pending(), 2);
+  const auto done = pool.take_done();
+  ASSERT_THAT(tickets(done), ElementsAre(ticket));
+  EXPECT_EQ(done[0].grammar.value(), *cached);
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(pool.pending(), 1);
+  // A cancelled one does not come, and one whose time is up gets no grammar.
+  pool.cancel(pool.submit(kQuick).value());
+  EXPECT_TRUE(pool.take_done().empty());
+  EXPECT_FALSE(pool.submit(kQuick, Deadline::at(Clock::now())));
 }
 
 // For the thread sanitizer.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "sample/grammar_deadline.h"
 #include "sample/grammar_json.h"
 #include "sample/grammar_number.h"
 #include "sample/grammar_regex.h"
@@ -233,6 +234,7 @@ SchemaForms SchemaReader::reference(const Json& target, std::string pointer) {
 }
 
 Result<const Json*> SchemaReader::resolve(const Place& place) const {
+  count_compile_step();
   const Json& uri = place.schema.at("$ref");
   if (!uri.is_string()) return place.error("\"$ref\" is a string");
   const std::string& text = uri.get_ref<const std::string&>();
@@ -256,6 +258,7 @@ Result<Expr> SchemaReader::json(const Place& place) {
 }
 
 Result<SchemaForms> SchemaReader::forms(const Place& place) {
+  count_compile_step();
   if (place.depth > max_depth_) return place.error("nested deeper than {}", max_depth_);
   const Json& schema = place.schema;
   if (schema.is_boolean() && !schema.get<bool>()) return SchemaForms{};
@@ -327,6 +330,7 @@ Status SchemaReader::check_exclusive(const Place& list) const {
   const auto are_disjoint = [](const Json& a, const Json& b) {
     if (!a.is_array() || !b.is_array()) return false;
     return std::none_of(a.begin(), a.end(), [&](const Json& value) {
+      count_compile_step();
       return std::find(b.begin(), b.end(), value) != b.end();
     });
   };
@@ -342,12 +346,14 @@ Status SchemaReader::check_exclusive(const Place& list) const {
     return std::find(required.begin(), required.end(), name) != required.end();
   };
   const auto are_exclusive = [&](const Json& a, const Json& b) {
+    count_compile_step();
     if (!type_of(a).empty() && !type_of(b).empty() && type_of(a) != type_of(b)) return true;
     if (are_disjoint(values_of(a), values_of(b))) return true;
     if (type_of(a) != "object" || type_of(b) != "object") return false;
     if (!a.contains("properties") || !a.at("properties").is_object()) return false;
     if (!b.contains("properties") || !b.at("properties").is_object()) return false;
     for (const auto& [name, schema] : a.at("properties").items()) {
+      count_compile_step();
       if (!b.at("properties").contains(name)) continue;
       if (!requires_member(a, name) || !requires_member(b, name)) continue;
       if (are_disjoint(values_of(schema), values_of(b.at("properties").at(name)))) return true;
@@ -523,6 +529,7 @@ Result<SchemaReader::Members> SchemaReader::object_members(const Place& place) {
   const Json& required = place.has("required") ? place.schema.at("required") : none;
   if (place.has("required") && !required.is_array()) return place.error("\"required\" is a list");
   for (const Json& name : required) {
+    count_compile_step();
     if (!name.is_string()) return place.error("\"required\" is a list of names");
     const auto property = std::find_if(
         members.properties.begin(), members.properties.end(),

@@ -502,6 +502,19 @@ TEST(GrammarCompiler, KeepsTheGrammarsUsedLastWithinItsBytes) {
   EXPECT_EQ(none.stats().bytes, 0);
 }
 
+TEST(GrammarCompiler, FindsWhatIsInTheCacheOnly) {
+  GrammarCompiler compiler(vocabulary_of(*mini_tokenizer()), {}, 64 * kMegabyte);
+  const GrammarSpec spec{Kind::kRegex, "[a-z]"};
+  EXPECT_EQ(compiler.find(spec), nullptr);
+  EXPECT_EQ(compiler.find({Kind::kRegex, std::string(2 * kMegabyte, 'a')}), nullptr);
+  const auto compiled = compiler.compile(spec);
+  ASSERT_TRUE(compiled);
+  EXPECT_EQ(compiler.find(spec), *compiled);
+  EXPECT_EQ(compiler.find({Kind::kEbnf, "[a-z]"}), nullptr);
+  EXPECT_EQ(compiler.stats().hits, 1);
+  EXPECT_EQ(compiler.stats().misses, 1);  // of compile() only
+}
+
 TEST(GrammarCompiler, DoesNotMixUpSpecs) {
   GrammarCompiler compiler(vocabulary_of(*mini_tokenizer()), {}, 64 * kMegabyte);
   const std::vector<GrammarSpec> specs = {{Kind::kRegex, "{}"},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -15,7 +16,7 @@
 
 // Counts what the program allocates, for NoCallAllocates. Not inlined: g++ would take the pairing
 // of new with free for a mistake.
-static int64_t allocations = 0;
+static std::atomic<int64_t> allocations = 0;
 [[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size)) return memory;

@@ -48,9 +48,8 @@ struct StateLayout {
   // Tokens of an input that must be computed when its windows are not all restored: the last rows
   // of the decoder, enough for a window and for undoing a draft.
   int64_t recomputed_tail() const { return window_tokens + rollback; }
-  // Shortest input that can reuse anything, given all windows; and without those of the decoder.
+  // Shortest input that can reuse anything, given all windows.
   int64_t smallest_reusable_prefix() const { return kBlockTokens + 1; }
-  int64_t smallest_reusable_prefix_with_tail() const { return kBlockTokens + recomputed_tail(); }
 
   // Number formats and arrangement as text: part of every content key.
   std::string fingerprint() const;

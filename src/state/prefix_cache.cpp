@@ -235,13 +235,21 @@ int64_t PrefixCache::indexed_blocks() {
   return index_.size();
 }
 
-std::string PrefixCache::rule() const {
+std::string PrefixCache::rule(LookupOptions options) const {
   const StateLayout& layout = pool_->layout();
+  if (options.reuse == Reuse::kExact) {
+    return fmt::format(
+        "smallest reusable prefix: {} tokens; hits are multiples of {} and leave the last token to "
+        "compute",
+        layout.smallest_reusable_prefix(), kBlockTokens);
+  }
+  const int64_t tail = std::max(options.tail, layout.recomputed_tail());
   return fmt::format(
-      "smallest reusable prefix: {} tokens ({} where the decoder runs on a tail); hits are "
-      "multiples of {} tokens and leave the last token, or the tail of {}, to compute",
-      layout.smallest_reusable_prefix(), layout.smallest_reusable_prefix_with_tail(), kBlockTokens,
-      layout.recomputed_tail());
+      "smallest reusable prefix: {} tokens; hits are multiples of {} and leave the decoder's tail "
+      "of {} to compute{}",
+      kBlockTokens + tail, kBlockTokens, tail,
+      options.reuse == Reuse::kEncoderReplay ? " (and a window again, where windows are gone)"
+                                             : "");
 }
 
 }  // namespace tidemill

@@ -132,7 +132,7 @@ class PrefixCache {
   const WindowSnapshots& windows() const { return windows_; }
   int64_t indexed_blocks();
   // For the log at start, e.g. "smallest reusable prefix: 129 tokens (...)".
-  std::string rule() const;
+  std::string rule(LookupOptions options = {}) const;
 
  private:
   void forget_evicted();

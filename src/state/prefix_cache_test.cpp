@@ -53,7 +53,10 @@ TEST(PrefixCache, AHitIsThePlainStateAfterManyOthers) {
 TEST(PrefixCache, HitLengthsFollowThePrintedRule) {
   Reuser r(2, 64);
   const KeyChain chain = shared_chain();
-  EXPECT_THAT(r.cache.rule(), HasSubstr("smallest reusable prefix: 129 tokens (166 where"));
+  EXPECT_THAT(r.cache.rule(), HasSubstr("smallest reusable prefix: 129 tokens;"));
+  EXPECT_THAT(r.cache.rule({.reuse = Reuse::kDecoderTail}),
+              HasSubstr("smallest reusable prefix: 166 tokens;"));
+  EXPECT_THAT(r.cache.rule({.reuse = Reuse::kDecoderTail, .tail = 140}), HasSubstr("268 tokens;"));
   const auto text = random_tokens(700, 2);
   Sequence a = r.run(text, chain);
   for (const int64_t length : {1, 127, 128, 129, 255, 256, 257, 384, 385, 512, 513, 700}) {
