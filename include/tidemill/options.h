@@ -25,7 +25,8 @@ struct Options {
   int64_t suspend_bytes = 0;
 
   // ---- steps
-  int64_t max_step_tokens = 512;
+  // Tokens of one step; 0: 512, or what all sequences need (one each, and 32 for prefill).
+  int64_t max_step_tokens = 0;
   double step_ms = 0;  // the time a step should take, prefill giving way; 0: no limit
   // Drafts per step: "off", "fixed:N", "dynamic" (how many from the results of two steps before,
   // which from those of the last), "dynamic-lagged" (both from two steps before),

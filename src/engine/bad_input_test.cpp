@@ -124,7 +124,7 @@ TEST(EngineApi, OptionsThatCannotBeAreErrors) {
       {[](Options& o) { o.threads = -1; }, ErrorCode::kInvalidArgument, "threads"},
       {[](Options& o) { o.context = -1; }, ErrorCode::kInvalidArgument, "context"},
       {[](Options& o) { o.sequences = 0; }, ErrorCode::kInvalidArgument, "sequences"},
-      {[](Options& o) { o.max_step_tokens = 0; }, ErrorCode::kInvalidArgument, "max_step_tokens"},
+      {[](Options& o) { o.max_step_tokens = -1; }, ErrorCode::kInvalidArgument, "max_step_tokens"},
       {[](Options& o) { o.step_ms = NAN; }, ErrorCode::kInvalidArgument, "step_ms"},
       {[](Options& o) { o.drafts = "fixed:6"; }, ErrorCode::kInvalidArgument, "fixed:6"},
       {[](Options& o) { o.drafts = "many"; }, ErrorCode::kInvalidArgument, "many"},

@@ -46,7 +46,7 @@ const Key kKeys[] = {
     {"state_bytes", &Options::state_bytes, "; 0: by context and sequences"},
     {"pool_blocks", &Options::pool_blocks, "; 0: by state_bytes"},
     {"suspend_bytes", &Options::suspend_bytes, "; 0: none"},
-    {"max_step_tokens", &Options::max_step_tokens, "", 1, kMaxStepTokens},
+    {"max_step_tokens", &Options::max_step_tokens, "; 0: chosen by sequences", 0, kMaxStepTokens},
     {"step_ms", &Options::step_ms, "; 0: no limit"},
     {"drafts", &Options::drafts, "off, fixed:N, dynamic, dynamic-lagged or dynamic-early-stop"},
     {"verification", &Options::verification, "keyed or rejection"},

@@ -10,6 +10,10 @@ namespace tidemill {
 namespace {
 
 constexpr int64_t kMinChunk = 16;  // SchedulerOptions::min_chunk
+constexpr int64_t kDefaultStep = 512;
+
+// Every running request has its token in a step, and prefill its smallest chunks.
+int64_t least_step(const Options& options) { return options.sequences + 2 * kMinChunk; }
 
 Status in_range(int64_t value, int64_t low, int64_t high, std::string_view name) {
   if (value >= low && value <= high) return {};
@@ -20,7 +24,7 @@ Status in_range(int64_t value, int64_t low, int64_t high, std::string_view name)
 Status check(const Options& options) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;
   CHECK_OK(in_range(options.sequences, 1, 65536, "sequences"));
-  CHECK_OK(in_range(options.max_step_tokens, 1, 65536, "max_step_tokens"));
+  CHECK_OK(in_range(options.max_step_tokens, 0, 65536, "max_step_tokens"));
   CHECK_OK(in_range(options.state_bytes, 0, kMost, "state_bytes"));
   CHECK_OK(in_range(options.suspend_bytes, 0, kMost, "suspend_bytes"));
   CHECK_OK(in_range(options.max_waiting, 1, int64_t{1} << 24, "max_waiting"));
@@ -33,6 +37,12 @@ Status check(const Options& options) {
   if (!(options.window_lifetime_s > 0 && options.window_lifetime_s <= 1e9)) {
     return fail(ErrorCode::kInvalidArgument, "window_lifetime_s is {}; it must be above 0",
                 options.window_lifetime_s);
+  }
+  if (options.max_step_tokens > 0 && options.max_step_tokens < least_step(options)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "max_step_tokens is {}; with {} sequences it must be at least {} (0: chosen for you)",
+        options.max_step_tokens, options.sequences, least_step(options));
   }
   if (options.state_bytes > 0 && options.pool_blocks > 0) {
     return fail(ErrorCode::kConflictingOptions,
@@ -71,8 +81,8 @@ Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,
                       : options.pool_blocks > 0 ? 0
                                                 : RunnerOptions::kAutoState,
        .pool_blocks = options.pool_blocks,
-       // Every running request has its token in a step, and prefill its smallest chunks.
-       .max_step_tokens = std::max(options.max_step_tokens, options.sequences + 2 * kMinChunk),
+       .max_step_tokens = options.max_step_tokens > 0 ? options.max_step_tokens
+                                                      : std::max(kDefaultStep, least_step(options)),
        .replay_keep = options.replay_keep},
       std::move(progress));
 }

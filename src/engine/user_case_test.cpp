@@ -80,7 +80,7 @@ TEST(UserCase, LogProbabilitiesDoNotDependOnTheBatch) {
     const char* drafts;
     int threads = 1;
   };
-  const Batch batches[] = {{1, 3, "off"},      {1, 512, "fixed:3"},     {2, 34, "fixed:2"},
+  const Batch batches[] = {{1, 33, "off"},     {1, 512, "fixed:3"},     {2, 34, "fixed:2"},
                            {3, 64, "dynamic"}, {5, 128, "off", 2},      {8, 40, "fixed:3"},
                            {16, 48, "off"},    {33, 100, "fixed:1"},    {64, 96, "dynamic-lagged"},
                            {64, 400, "off"},   {64, 2048, "fixed:3", 2}};
