@@ -66,7 +66,11 @@ Result<std::unique_ptr<Engine>> EngineFlags::open(Options options) const {
   options.max_step_tokens = chunk;
   options.replay_keep = replay_keep;
   ProgressBar bar("loading");
-  return Engine::open(options, [&](double fraction) { bar.update(fraction); });
+  auto engine = Engine::open(options, [&](double fraction) { bar.update(fraction); });
+  if (!engine && engine.error().message.starts_with("max_step_tokens")) {
+    engine.error().message.insert(0, "--chunk: ");
+  }
+  return engine;
 }
 
 }  // namespace tidemill::cli
