@@ -160,9 +160,11 @@ class Session {
     options.max_tenant_waiting = std::max(options.max_tenant_waiting, group.sequences);
     if (options.sequences == 0) options.sequences = group.sequences;
     auto engine = flags.open(std::move(options));
-    if (!engine && engine.error().message.starts_with("max_step_tokens")) {
-      const bool sweep = options_.mode() == BenchMode::kPrefill;
-      engine.error().message.insert(0, sweep ? "--chunks: " : "--chunk: ");
+    // A sweep gets its steps from the plural flag.
+    constexpr std::string_view kFlag = "--chunk: ";
+    if (!engine && options_.mode() == BenchMode::kPrefill &&
+        engine.error().message.starts_with(kFlag)) {
+      engine.error().message.replace(0, kFlag.size(), "--chunks: ");
     }
     return engine;
   }
