@@ -22,5 +22,7 @@ void add_draft(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
+void add_load(CLI::App& app, Action& action);
 
 }  // namespace tidemill::cli

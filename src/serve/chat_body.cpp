@@ -119,6 +119,9 @@ Result<ConversationRequest> read_chat_body(const Json& json, const RequestPolicy
   CHECK_OK(read_generation(body, policy, generation));
   CHECK_OK(read_max_tokens(body, generation));
   CHECK_OK(read_logprobs(body, generation.request.sampling));
+  if (!body.find("thinking") && !body.find("reasoning_effort")) {
+    request.conversation.thinking = policy.thinking;
+  }
   CHECK_OK(read_template_arguments(body, request.conversation));
   TRY(const ToolRules tools, read_tool_rules(body));
   CHECK_OK(complete_request(request, tools, policy));

@@ -21,6 +21,8 @@ struct RequestPolicy {
   // The hosted API's rule: thinking draws at temperature 1 and top_p >= 0.95, other answers at
   // top_p 1, penalties have no effect. False: all is honoured as sent.
   bool hosted_sampling = false;
+  // Do conversations think whose body does not say? The hosted API's do.
+  bool thinking = true;
   // Fields that no protocol knows are an error. False: they are listed in Generation::unknown.
   bool refuse_unknown = false;
 };

@@ -269,6 +269,7 @@ Result<ConversationRequest> read_messages_body(const Json& json, const RequestPo
   generation.cuts_max_tokens = true;
   CHECK_OK(read_stop_strings(body, "stop_sequences", generation.request));
   CHECK_OK(read_messages(body, request.conversation.messages));
+  request.conversation.thinking = policy.thinking;
   CHECK_OK(read_thinking(body, request.conversation));
   CHECK_OK(read_output_config(body, request.conversation, generation));
   TRY(ToolRules tools, read_tools(body, request.conversation));

@@ -279,6 +279,7 @@ Result<ResponsesRequest> read_responses_body(const Json& json, const RequestPoli
   CHECK_OK(check_include(body));
   TRY(const Json chat, as_chat_fields(body, generation.unknown));
   TRY(request.conversation, parse_chat_request(chat));
+  if (!chat.contains("reasoning_effort")) request.conversation.thinking = policy.thinking;
   request.conversation.messages.clear();
   CHECK_OK(read_input(body, request.conversation.messages));
   CHECK_OK(read_generation(body, policy, generation));

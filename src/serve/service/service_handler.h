@@ -1,0 +1,52 @@
+// What the server does with HTTP requests: finds the route, checks who asks, answers at once or
+// starts an exchange. One for each thread of the server.
+//
+// Paths of the protocols are known with "/v1" and without, and behind "/beta" and "/anthropic",
+// where clients of the hosted API look for them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "serve/http/http.h"
+#include "serve/service/exchange.h"
+#include "serve/service/service.h"
+
+namespace tidemill {
+
+struct Route;  // routes.h
+
+class ServiceHandler : public HttpHandler {
+ public:
+  // `threads`: of the server. Service and thread must outlive it.
+  ServiceHandler(Service& service, HttpThread& thread, int threads);
+
+  std::optional<HttpResponse> refuse(const HttpHead& head) override;
+  void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;
+  std::string error_body(int status, const std::string& message) override;
+  void tick() override;
+
+  // Of this thread's exchanges; on its thread.
+  void take(std::vector<Event> events);
+  // Ends all exchanges with the error.
+  void abort_all(const HttpError& error, const std::string& reason);
+
+ private:
+  tl::expected<const ApiClient*, HttpError> admit(const Route& route, const HttpHead& head) const;
+  void start_answer(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
+  void start_work(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
+  HttpResponse answer_now(const Route& route, const HttpRequest& request);
+  void record_refusal(const Route& route, const HttpHead& head, int status, std::string reason);
+
+  Service& service_;
+  HttpThread& thread_;
+  const uint64_t threads_;
+  uint64_t next_;  // exchange
+  std::unordered_map<uint64_t, std::shared_ptr<Exchange>> exchanges_;
+  std::unordered_map<uint64_t, std::shared_ptr<HttpReply>> working_;  // start_work()
+};
+
+}  // namespace tidemill
