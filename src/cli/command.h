@@ -23,6 +23,7 @@ void add_inspect(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
+void add_key(CLI::App& app, Action& action);
 void add_load(CLI::App& app, Action& action);
 
 }  // namespace tidemill::cli

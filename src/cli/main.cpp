@@ -53,7 +53,7 @@ int parse_and_perform(int argc, char** argv) {
   cli::Action action;
   for (const auto add :
        {cli::add_run, cli::add_chat, cli::add_score, cli::add_encode, cli::add_tokenize,
-        cli::add_draft, cli::add_inspect, cli::add_check, cli::add_bench, cli::add_serve, cli::add_load}) {
+        cli::add_draft, cli::add_inspect, cli::add_check, cli::add_bench, cli::add_serve, cli::add_key, cli::add_load}) {
     add(app, action);
   }
   try {

@@ -155,7 +155,7 @@ void UsageLedger::add(const RequestRecord& record) {
   const std::string line = line_of(record);
   const std::lock_guard lock(mutex_);
   count(entry(record.client), record);
-  if (!file_.valid()) return;
+  if (!file_.valid() || record.reason == "auth") return;
   // Behind the rest of a torn line a record would be lost with it.
   if (append(is_torn_ ? '\n' + line : line)) return;
   if (write_errors_++ == 0) {

@@ -52,6 +52,7 @@ class UsageLedger {
 
   // Counts the record and writes its line. A write that fails (a full disk) is counted, and logged
   // the first time; the totals in memory go on. Does not wait for the disk.
+  // A record of nobody (reason auth) is counted only: otherwise strangers could fill the disk.
   void add(const RequestRecord& record);
 
   // Of a client that was never seen: zeros.

@@ -171,14 +171,16 @@ TEST(UsageLedger, FullDisk) {
   TempDirectory directory;
   const auto file = directory / "usage.jsonl";
   auto ledger = reopen(nullptr, file);
-  ledger->add(sample_record());
-  const size_t line = contents(file).size();
+  // The limit holds for all files of the process, so it must be far above what the log needs.
+  constexpr int kBefore = 500;
+  for (int i = 0; i < kBefore; ++i) ledger->add(sample_record());
+  const size_t size = contents(file).size();
 
   rlimit old = {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit = old;
-  limit.rlim_cur = line + line / 2;
+  limit.rlim_cur = size + size / kBefore / 2;
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 10; ++i) ledger->add(sample_record());
@@ -187,14 +189,32 @@ TEST(UsageLedger, FullDisk) {
   std::signal(SIGXFSZ, handler);
 
   EXPECT_EQ(ledger->write_errors(), 10);
-  EXPECT_EQ(ledger->of("alice").requests, 11);
+  EXPECT_EQ(ledger->of("alice").requests, kBefore + 10);
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
   EXPECT_THAT(log, HasSubstr("cannot be written"));
 
   ledger->add(sample_record());  // there is room again
+  testing::internal::CaptureStderr();
   ledger = reopen(std::move(ledger), file);
-  EXPECT_EQ(ledger->of("alice").requests, 2);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the first is line 501"));
+  EXPECT_EQ(ledger->of("alice").requests, kBefore + 1);
   EXPECT_EQ(ledger->skipped_lines(), 1);
+}
+
+TEST(UsageLedger, StrangersDoNotGrowTheFile) {
+  TempDirectory directory;
+  const auto file = directory / "usage.jsonl";
+  auto ledger = reopen(nullptr, file);
+  RequestRecord record = sample_record();
+  ledger->add(record);
+  const size_t size = contents(file).size();
+  record.client = "unknown";
+  record.outcome = "refused";
+  record.reason = "auth";
+  for (int i = 0; i < 100; ++i) ledger->add(record);
+  EXPECT_EQ(contents(file).size(), size);
+  EXPECT_EQ(ledger->of("unknown").requests, 100);
+  EXPECT_EQ(reopen(std::move(ledger), file)->all().size(), 1u);
 }
 
 TEST(UsageLedger, ClientsAreBounded) {

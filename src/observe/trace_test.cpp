@@ -185,6 +185,11 @@ TEST(AccessLine, HostileTextStaysInItsPlace) {
   const std::string line = access_line(record);
   EXPECT_THAT(line, HasSubstr(R"( model="a b=\"c\\\n\r\x1b[31m status=200\x7f" stream=)"));
   EXPECT_EQ(line.find('\n'), std::string::npos);
+  for (const auto& [model, written] : std::vector<std::pair<std::string, std::string>>{
+           {"a b", "\"a b\""}, {"a\tb", "\"a\\tb\""}, {"\x7f", "\"\\x7f\""}, {"a/b:c", "a/b:c"}}) {
+    record.model = model;
+    EXPECT_THAT(access_line(record), HasSubstr(" model=" + written + " stream="));
+  }
 }
 
 TEST(Utf8Lossy, KeepsCharactersAndReplacesBytes) {

@@ -30,9 +30,12 @@ class Server::Impl {
           auto handler = std::make_unique<ServiceHandler>(*impl->service_, thread, threads);
           ServiceHandler* raw = handler.get();
           impl->threads_.push_back({&thread, raw});
-          deliver.push_back([&thread, raw](std::vector<Event> events) {
+          deliver.push_back([&thread, raw](std::vector<Event> events, std::function<void()> taken) {
             auto shared = std::make_shared<std::vector<Event>>(std::move(events));
-            thread.post([raw, shared] { raw->take(std::move(*shared)); });
+            thread.post([raw, shared, taken = std::move(taken)] {
+              raw->take(std::move(*shared));
+              taken();
+            });
           });
           return handler;
         }));

@@ -86,8 +86,8 @@ class Server:
 
     async def answer(self, writer, status, body):
         text = json.dumps(body).encode()
-        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-                     % (status, len(text)) + text)
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n%s" % (status, len(text), text))
         await writer.drain()
         return True
 
@@ -174,6 +174,10 @@ class Server:
 
     async def busy(self, writer):
         return await self.answer(writer, 429, {"error": {"message": "come back later"}})
+
+    async def broken_text(self, writer):
+        writer.write(b"HTTP/1.1 500 \xff\r\nContent-Length: 7\r\n\r\n\xff\xfe oops")
+        return True
 
     async def event_error(self, writer):
         await self.head(writer)
@@ -349,15 +353,16 @@ class Answers(Case):
 
 class Failures(Case):
     def test_each_is_counted_by_its_reason(self):
-        kinds = ["busy", "drops", "drops_at_once", "no_done", "event_error", "garbage", "plain",
-                 "not_http", "long_event", "ok", "no_usage", "old"]
+        kinds = ["busy", "broken_text", "drops", "drops_at_once", "no_done", "event_error",
+                 "garbage", "plain", "not_http", "long_event", "ok", "no_usage", "old"]
         server = self.server(*kinds)
         # Far enough apart that the server takes them in their order.
         summary, records = self.run_load(server.url, "--requests", str(len(kinds)), "--rate", "4",
                                          "--arrivals", "constant", "--timeout", "60")
         got = dict(zip(kinds, ((r["outcome"], r.get("reason"), r["status"]) for r in records)))
         self.assertEqual(got, {
-            "busy": ("error", "http", 429), "drops": ("error", "closed", 200),
+            "busy": ("error", "http", 429), "broken_text": ("error", "http", 500),
+            "drops": ("error", "closed", 200),
             "drops_at_once": ("error", "closed", 0), "no_done": ("error", "no_done", 200),
             "event_error": ("error", "server_error", 200), "garbage": ("error", "bad_answer", 200),
             "plain": ("error", "bad_answer", 200), "not_http": ("error", "bad_answer", 0),
@@ -366,8 +371,9 @@ class Failures(Case):
         details = {kind: record.get("detail", "") for kind, record in zip(kinds, records)}
         self.assertEqual((details["busy"], details["event_error"]),
                          ("come back later", "out of blocks"))
-        self.assertEqual((summary["requests"]["ok"], summary["requests"]["failed"]), (3, 9))
-        self.assertEqual(sum(f["count"] for f in summary["failures"]), 9)
+        self.assertEqual(details["broken_text"], "\ufffd\ufffd oops")
+        self.assertEqual((summary["requests"]["ok"], summary["requests"]["failed"]), (3, 10))
+        self.assertEqual(sum(f["count"] for f in summary["failures"]), 10)
         self.assertEqual(summary["without_usage"], 2)
         self.assertEqual(summary["output_tokens"], 2 * Server.CHUNKS + Server.CHUNKS + 1)
         self.assertTrue(any("no usage" in note for note in summary["notes"]))
@@ -477,13 +483,14 @@ class Traces(Case):
 
 class Usage(Case):
     def test_wrong_command_lines(self):
-        for args, says in ((["--rate", "0"], "--rate"), (["--rate", "nan"], "--rate"),
-                           (["--arrivals", "x"], "--arrivals"), (["--slo", "ttft=5"], "--slo"),
-                           (["--slo", ""], "--slo"), (["--prompt-tokens", "9:3"], "--prompt-tokens"),
-                           (["--extra", "[]"], "--extra"), (["--extra", '{"stream": false}'], "stream"),
-                           (["--rate", "1", "--trace", "x"], "--trace"), (["--gaps"], "--out"),
-                           (["--prefixes", "2"], "--prefixes"), (["--timeout", "-1"], "--timeout"),
-                           (["--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE")):
+        for args, says in (
+                (["--rate", "0"], "--rate"), (["--rate", "nan"], "--rate"),
+                (["--arrivals", "x"], "--arrivals"), (["--slo", "ttft=5"], "--slo"),
+                (["--slo", ""], "--slo"), (["--prompt-tokens", "9:3"], "--prompt-tokens"),
+                (["--extra", "[]"], "--extra"), (["--extra", '{"stream": false}'], "stream"),
+                (["--rate", "1", "--trace", "x"], "--trace"), (["--gaps"], "--out"),
+                (["--prefixes", "2"], "--prefixes"), (["--timeout", "-1"], "--timeout"),
+                (["--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE")):
             self.fails(USAGE, *args, says=says)
         self.fails(USAGE, url="https://127.0.0.1", says="TLS")
         self.fails(USAGE, url="127.0.0.1:8000", says="http://")

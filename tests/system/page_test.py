@@ -325,6 +325,13 @@ class Numbers(InBrowser):
         self.screenshot("narrow")
         self.assertEqual(self.problems(), [])
 
+    def test_only_misses_that_happened(self):
+        status = get("/v1/status")
+        status["engine"]["cache"]["misses"] = {"none": 5, "too_short": 3, "evicted": 0}
+        self.tab.answer_status_with(lambda headers: (200, status))
+        self.open()
+        self.assertEqual(self.tab.text("#misses"), "too short3")
+
     def test_texts_are_never_markup(self):
         evil = "<img src=x onerror=alert(1)><b>bold</b>"
         record = {"id": "a", "client": evil, "endpoint": evil, "stream": True, "status": 200,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "text/utf8.h"
+
 namespace tidemill::cli {
 namespace {
 
@@ -31,13 +33,19 @@ int64_t count(const Json* object, const char* key) {
   return usable ? value->get<int64_t>() : 0;
 }
 
-std::string cut(std::string_view text) {
+// At most kMaxLoadDetail bytes, up to the border of a character.
+std::string_view shorten(std::string_view text) {
   size_t length = std::min(text.size(), kMaxLoadDetail);
   const auto continues = [&](size_t i) {
     return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
   };
   while (length > 0 && continues(length)) --length;
-  return std::string(text.substr(0, length));
+  return text.substr(0, length);
+}
+
+// What a server sends need not be UTF-8; a report must.
+std::string cut(std::string_view text) {
+  return std::string(shorten(replace_invalid_utf8(shorten(text))));
 }
 
 std::string message_of(const Json& json, std::string_view otherwise) {

@@ -35,7 +35,7 @@ class AnswerReader {
 void set_error(LoadRecord& record, std::string_view reason, std::string_view detail);
 
 // The words of an error body: error.message, error, message or detail of a JSON object, else the
-// text itself. Cut to kMaxLoadDetail bytes, at a character's border.
+// text itself. Valid UTF-8, cut to kMaxLoadDetail bytes at a character's border.
 std::string error_text(std::string_view body);
 
 }  // namespace tidemill::cli

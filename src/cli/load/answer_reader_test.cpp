@@ -116,7 +116,15 @@ TEST(ErrorText, IsCutAtACharacter) {
   std::string text(kMaxLoadDetail - 1, 'x');
   EXPECT_EQ(error_text(text + "\xc3\xa9"), text);
   EXPECT_EQ(error_text(text + "yz"), text + "y");
-  EXPECT_EQ(error_text(std::string(1000, '\x80')), "");
+}
+
+TEST(ErrorText, IsValidUtf8) {
+  EXPECT_EQ(error_text("a\xff z"), "a\xef\xbf\xbd z");
+  for (const char byte : {'\xff', '\x80'}) {
+    const std::string text = error_text(std::string(1000, byte));
+    EXPECT_LE(text.size(), kMaxLoadDetail);
+    EXPECT_TRUE(parse_json(fmt::format("\"{}\"", text)));
+  }
 }
 
 }  // namespace

@@ -93,6 +93,11 @@ TEST(GapCheck, KolmogorovSmirnovByHand) {
   // One gap at the median: the distribution function jumps from 0 to 1 where 1/2 is expected.
   const std::vector<double> one = {0, std::log(2.0)};
   EXPECT_NEAR(check_gaps(one, ArrivalProcess::kPoisson, 1).distance, 0.5, 1e-12);
+  // Two short gaps: at the first quintile the function is 1 already.
+  const double short_s = -std::log(0.8);
+  EXPECT_NEAR(check_gaps(std::vector<double>{0, short_s, 2 * short_s}, ArrivalProcess::kPoisson, 1)
+                  .distance,
+              0.8, 1e-12);
   // Gaps at the quartiles: 1/4, 1/2, 3/4 expected where 0 to 1/3, 1/3 to 2/3, 2/3 to 1 are.
   std::vector<double> times = {0};
   for (const double p : {0.5, 0.75, 0.25}) times.push_back(times.back() - std::log(1 - p));

@@ -16,6 +16,7 @@
 #include "cli/load/summary.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "text/utf8.h"
 
 namespace tidemill::cli {
 namespace {
@@ -129,6 +130,7 @@ Status load(const LoadOptions& options) {
   InterruptFlag interrupt;
   plan.cancel = &interrupt.flag();
   if (options.warmup > 0) CHECK_OK(warm_up(plan, bodies, options.warmup));
+  if (interrupt.flag()) return fail(ErrorCode::kCancelled, "interrupted while warming up");
 
   ProgressBar bar("load");
   plan.progress = [&](double fraction) { bar.update(fraction); };
@@ -136,7 +138,7 @@ Status load(const LoadOptions& options) {
   bar.finish();
 
   const LoadIntent intent{.target = options.server.text() + plan.path,
-                          .model = bodies.model,
+                          .model = replace_invalid_utf8(bodies.model),
                           .process = options.process(),
                           .rate = options.rate,
                           .planned = static_cast<int64_t>(arrivals.size()),

@@ -74,6 +74,14 @@ TEST(Idempotency, WhileAtWork) {
   EXPECT_TRUE(store.begin("bob", "k", kOther, at(0))->claim);  // keys are each client's own
 }
 
+TEST(Idempotency, NamesAndKeysAreKeptApart) {
+  IdempotencyStore store;
+  auto first = store.begin("ab", "c", kRequest, at(0));
+  const auto second = store.begin("a", "bc", kRequest, at(0));
+  ASSERT_TRUE(second);
+  EXPECT_TRUE(second->claim);
+}
+
 TEST(Idempotency, AnotherRequestIsRefused) {
   IdempotencyStore store;
   store.begin("alice", "k", kRequest, at(0))->claim.finish(response(), at(0));

@@ -74,7 +74,7 @@ class EntryReader {
 
   Result<std::string> name() const {
     constexpr std::string_view kWanted =
-        "1 to 64 bytes of printable text, and not \"anonymous\" or \"other\"";
+        "1 to 64 bytes of printable text, and not anonymous, unknown or other";
     const toml::node* node = entry_.get("name");
     if (node == nullptr) return missing("name");
     if (!node->is_string()) return bad(*node, "name", kWanted);
@@ -82,7 +82,8 @@ class EntryReader {
     const bool is_printable = std::all_of(name.begin(), name.end(), [](char c) {
       return static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
     });
-    const bool is_taken = name == "anonymous" || name == "other";  // by ledger and metrics
+    // By records without a key, and by the ledger.
+    const bool is_taken = name == "anonymous" || name == "unknown" || name == "other";
     if (name.empty() || name.size() > kMaxName || !is_printable || is_taken) {
       return bad(*node, "name", kWanted);
     }

@@ -82,13 +82,15 @@ TEST(KeyRing, ErrorsNamePlaceAndField) {
       {entry("a", "abc"), "line 3: sha256: must be the SHA-256"},
       {entry("a", std::string(63, 'a')), "line 3: sha256"},
       {entry("a", std::string(63, 'a') + "g"), "line 3: sha256"},
-      {entry("a", "-" + std::string(63, 'a')), "line 3: sha256"},
+      {entry("a", fmt::format("-{:a>63}", "")), "line 3: sha256"},
       {entry("a", std::string(64, '0')), "line 3: sha256"},
       {entry("a", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
        "line 3: sha256: is the hash of nothing"},
       {"[[key]]\nname = \"a\"\nsha256 = 7\n", "line 3: sha256"},
       {entry("", kAlice), "line 2: name: must be"},
       {entry("anonymous", kAlice), "line 2: name: must be"},
+      {entry("unknown", kAlice), "line 2: name: must be"},
+      {entry("other", kAlice), "line 2: name: must be"},
       {entry(std::string(65, 'n'), kAlice), "line 2: name: must be"},
       {entry("a\\u0000b", kAlice), "line 2: name: must be"},
       {"[[key]]\nname = 3\nsha256 = \"" + kAlice + "\"\n", "line 2: name: must be"},
@@ -126,7 +128,8 @@ TEST(KeyRing, ErrorsDoNotRepeatTheFile) {
         "[[key]]\n" + secret + " = 1\n", "[[key]]\nname = \"a\"\nsha256 = \"" + secret + "\"\n",
         "[[key]]\nname = \"a\"\nsha256 = " + secret + "\n", entry("a", kAlice) + secret,
         entry(secret + "\\n", kAlice), entry(secret, kAlice) + entry(secret, kBob),
-        "[" + secret + "]\n", "[[" + secret + "]]\n", "key = \"" + secret + "\"\n"}) {
+        fmt::format("[{}]\n", secret), fmt::format("[[{}]]\n", secret),
+        fmt::format("key = \"{}\"\n", secret)}) {
     const auto ring = KeyRing::parse(text, "keys.toml");
     ASSERT_FALSE(ring) << text;
     EXPECT_THAT(ring.error().message, Not(HasSubstr("secret"))) << text;

@@ -233,8 +233,8 @@ TEST_F(HttpAbuse, SlowBody) {
   });
   EXPECT_EQ(dripping.response().status, 408);
   EXPECT_TRUE(dripping.is_closed());
-  dripping.close();
   sender.join();
+  dripping.close();
   silent.close();
   expect_well();
 }

@@ -63,9 +63,10 @@ class RequestReader::Parser final : public http::basic_parser<true> {
  private:
   size_t read_head(std::string_view bytes) {
     // One empty line in front: old clients sent it behind a body (RFC 9112, 2.2).
-    if (scanned_ == 0 && !skipped_line_ && bytes.starts_with("\r\n")) {
+    if (scanned_ == 0 && !skipped_line_) {
+      if (bytes == "\r") return 0;
       skipped_line_ = true;
-      return 2;
+      if (bytes.starts_with("\r\n")) return 2;
     }
     const size_t size = scan(bytes.substr(0, header_limit_));
     if (stage == Stage::kRefused) return 0;
@@ -116,7 +117,9 @@ class RequestReader::Parser final : public http::basic_parser<true> {
 
   size_t read_body(std::string_view bytes) {
     const size_t offered = bytes.size();
-    while (!bytes.empty() && !is_done()) {
+    // Beast asserts as many where a body's last chunk comes in pieces; none ends with fewer.
+    const size_t least = chunked() ? 5 : 1;
+    while (bytes.size() >= least && !is_done()) {
       error_code error;
       const size_t taken = put({bytes.data(), bytes.size()}, error);
       bytes.remove_prefix(taken);

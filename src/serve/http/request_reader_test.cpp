@@ -139,9 +139,9 @@ TEST(RequestReader, RefusesWhatCouldBeReadInTwoWays) {
       {post + "Transfer-Encoding : chunked\r\n\r\n", 400},
       {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
       // chunks
-      {chunked + "x\r\n", 400},
-      {chunked + "\r\n", 400},
-      {chunked + "-1\r\n", 400},
+      {chunked + "x\r\n0\r\n\r\n", 400},
+      {chunked + "\r\n0\r\n\r\n", 400},
+      {chunked + "-1\r\n0\r\n\r\n", 400},
       {chunked + "1\nab\r\n0\r\n\r\n", 400},
       {chunked + "1\r\nab\r\n0\r\n\r\n", 400},
       {chunked + "1;a=\"\n\"\r\na\r\n0\r\n\r\n", 400},
@@ -234,9 +234,11 @@ TEST(RequestReader, SizesUpToTheLimitsAreTaken) {
 }
 
 TEST(RequestReader, AnEmptyLineInFrontIsSkippedOnce) {
-  std::string bytes = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
-  RequestReader reader(kHeader, kBody);
-  EXPECT_EQ(read_all(reader, bytes, 1000), Stage::kDone) << reader.message();
+  for (const size_t step : {1, 2, 1000}) {
+    std::string bytes = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    RequestReader reader(kHeader, kBody);
+    EXPECT_EQ(read_all(reader, bytes, step), Stage::kDone) << reader.message();
+  }
 }
 
 TEST(RequestReader, ExpectIsForHttp11) {

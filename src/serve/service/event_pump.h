@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -26,10 +28,15 @@ struct EngineId {
   static size_t thread(RequestId id, size_t threads) { return exchange(id) % threads; }
 };
 
+// A thread gets its next events when it has taken the last ones, and not too many at a time: between
+// them it looks after its sockets, however fast the engine is.
 class EventPump {
  public:
-  // Takes the events of one thread, in the order of their making.
-  using Deliver = std::function<void(std::vector<Event>)>;
+  // Hands one thread its events, in the order of their making, and calls `taken` (from any thread)
+  // when it is done with them.
+  using Deliver = std::function<void(std::vector<Event>, std::function<void()> taken)>;
+
+  static constexpr size_t kMostAtOnce = 1024;  // events
 
   // The engine must outlive the pump.
   EventPump(ServedEngine& engine, std::vector<Deliver> threads);
@@ -40,10 +47,20 @@ class EventPump {
 
  private:
   static constexpr Engine::Milliseconds kPoll{100};
+  static constexpr Engine::Milliseconds kBusyPoll{1};  // while a thread is behind
+
+  struct Thread {
+    Deliver deliver;
+    std::deque<Event> waiting;
+    std::shared_ptr<std::atomic<bool>> is_busy = std::make_shared<std::atomic<bool>>(false);
+  };
+
   void run();
+  // False: events still wait.
+  static bool deliver_to(Thread& thread);
 
   ServedEngine& engine_;
-  std::vector<Deliver> threads_;
+  std::vector<Thread> threads_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
