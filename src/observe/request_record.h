@@ -16,8 +16,9 @@ struct RequestRecord {
   std::string model;
   bool stream = false;
   int status = 0;  // HTTP; of a request whose client left before there was one: 499
-  // How it ended: stop, length, tool_calls, abort (the client left or was cut off), error, or
-  // refused (nothing was computed; `reason` says why). With several choices: of the first.
+  // How it ended: stop, length, tool_calls, abort (the client left or was cut off), error,
+  // refused (nothing was computed and all tokens are 0; `reason` says why), or replayed (the answer
+  // to an earlier one was sent again: all tokens are 0). With several choices: of the first.
   std::string outcome;
   std::string reason;  // of abort, error and refused, one of a few words: client_gone, slow_reader,
                        // shutdown, deadline, overloaded, draining, invalid, context_length, auth,
@@ -38,7 +39,7 @@ struct RequestRecord {
   double arrived_unix_s = 0;  // wall clock, for logs only
   double prepared_ms = -1;    // body read, parsed, tokenised and handed to the engine
   double started_ms = -1;     // first step of the engine
-  double first_token_ms = -1;
+  double first_token_ms = -1;  // exactly when there are no output tokens
   double ended_ms = -1;
   int64_t bytes_sent = 0;
 };

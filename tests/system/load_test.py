@@ -13,10 +13,13 @@ import unittest
 TIDEMILL = os.environ["TIDEMILL"]
 USAGE, FAILURE = 2, 1
 FIRST_S, GAP_S = 0.12, 0.05  # of the scripted server: to the first chunk, between chunks
+BEHAVIOURS = ["busy", "broken_text", "drops", "drops_at_once", "no_done", "event_error", "garbage",
+              "plain", "not_http", "long_event", "ok", "no_usage", "old", "stalls", "silent"]
 
 
 class Server:
-    """Speaks HTTP and SSE by hand, one behaviour for each request in turn (the last one repeats).
+    """Speaks HTTP and SSE by hand, as the prompt asks if that is the name of a behaviour, else one
+    behaviour for each request in turn (the last one repeats).
 
     ok: role, CHUNKS words, finish, usage, [DONE]; comments between, written in odd pieces.
     """
@@ -81,8 +84,10 @@ class Server:
             return await self.answer(writer, 200, {"data": [{"id": "scripted"}]})
         self.paths.append(path)
         self.bodies.append(json.loads(body))
-        behaviour = self.behaviours[0] if len(self.behaviours) == 1 else self.behaviours.pop(0)
-        return await getattr(self, behaviour)(writer)
+        content = self.bodies[-1].get("messages", [{}])[0].get("content")
+        if content not in BEHAVIOURS:
+            content = self.behaviours[0] if len(self.behaviours) == 1 else self.behaviours.pop(0)
+        return await getattr(self, content)(writer)
 
     async def answer(self, writer, status, body):
         text = json.dumps(body).encode()
@@ -224,6 +229,10 @@ class Case(unittest.TestCase):
         path.write_text(text, encoding="utf-8")
         return str(path)
 
+    def trace(self, items):
+        return self.file("trace.jsonl", "".join(json.dumps({"t": t, "prompt": prompt}) + "\n"
+                                                for t, prompt in items))
+
     def load(self, url, *args, env=None, **options):
         return subprocess.run([TIDEMILL, "load", "--url", url, *args], capture_output=True,
                               text=True, timeout=300, env={**os.environ, **(env or {})}, **options)
@@ -353,12 +362,10 @@ class Answers(Case):
 
 class Failures(Case):
     def test_each_is_counted_by_its_reason(self):
-        kinds = ["busy", "broken_text", "drops", "drops_at_once", "no_done", "event_error",
-                 "garbage", "plain", "not_http", "long_event", "ok", "no_usage", "old"]
-        server = self.server(*kinds)
-        # Far enough apart that the server takes them in their order.
-        summary, records = self.run_load(server.url, "--requests", str(len(kinds)), "--rate", "4",
-                                         "--arrivals", "constant", "--timeout", "60")
+        kinds = BEHAVIOURS[:-2]
+        server = self.server()
+        summary, records = self.run_load(server.url, "--timeout", "60", "--trace",
+                                         self.trace([(0.02 * i, k) for i, k in enumerate(kinds)]))
         got = dict(zip(kinds, ((r["outcome"], r.get("reason"), r["status"]) for r in records)))
         self.assertEqual(got, {
             "busy": ("error", "http", 429), "broken_text": ("error", "http", 500),
@@ -379,16 +386,16 @@ class Failures(Case):
         self.assertTrue(any("no usage" in note for note in summary["notes"]))
 
     def test_stalls_end_at_the_timeout(self):
-        server = self.server("stalls", "silent", "ok")
+        server = self.server()
         began = time.monotonic()
-        summary, records = self.run_load(server.url, "--requests", "3", "--rate", "4",
-                                         "--arrivals", "constant", "--timeout", "3")
+        trace = self.trace([(0, "stalls"), (0, "silent"), (0, "ok")])
+        summary, records = self.run_load(server.url, "--trace", trace, "--timeout", "8")
         self.assertLess(time.monotonic() - began, 200)  # and not the server's 600
         self.assertEqual([r.get("reason") for r in records], ["timeout", "timeout", None])
         self.assertIn("2 chunks so far", records[0]["detail"])
         self.assertEqual((summary["requests"]["ok"], summary["requests"]["failed"]), (1, 2))
         for record in records[:2]:
-            self.assertGreaterEqual(record["e2e_ms"], 3000 - 1)
+            self.assertGreaterEqual(record["e2e_ms"], 8000 - 1)
 
     def test_nobody_listens(self):
         summary, _ = self.run_load("http://127.0.0.1:9", "--model", "m", "--requests", "3",
@@ -401,20 +408,21 @@ class Failures(Case):
 class Honesty(Case):
     def test_too_few_connections(self):
         server = self.server("ok")
-        summary, records = self.run_load(server.url, "--model", "m", "--requests", "5", "--rate",
-                                         "100", "--connections", "1", "--timeout", "100")
+        summary, records = self.run_load(server.url, "--model", "m", "--connections", "1",
+                                         "--trace", self.trace([(0, "any")] * 5),
+                                         "--timeout", "100")
         self.assertEqual((summary["kept_up"], server.most_open), (False, 1))
         self.assertEqual([r["waited"] for r in records], [False, True, True, True, True])
         self.assertIn("could not keep up", summary["notes"][0])
         # The fifth waited for four answers, and its latency says so.
         least = 1000 * (FIRST_S + GAP_S * (Server.CHUNKS - 1))
-        self.assertGreaterEqual(records[4]["ttft_ms"], 4 * least - 200)
+        self.assertGreaterEqual(records[4]["ttft_ms"], 4 * least)
         self.assertGreater(summary["from_intended"]["ttft_ms"]["max"],
                            summary["from_sent"]["ttft_ms"]["max"])
 
     def test_no_connection_before_the_timeout(self):
         server = self.server("silent")
-        trace = self.file("t.jsonl", '{"t": 0}\n{"t": 0}\n')
+        trace = self.trace([(0, "any"), (0, "any")])
         summary, records = self.run_load(server.url, "--model", "m", "--trace", trace,
                                          "--connections", "1", "--timeout", "1", code=FAILURE)
         self.assertEqual([r["reason"] for r in records], ["timeout", "timeout"])
@@ -443,11 +451,12 @@ class Honesty(Case):
             process.send_signal(signal.SIGINT)
             text, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, FAILURE)
-        self.assertIn("interrupted; 2 of 100000", errors)
         summary = json.loads(text)
         self.assertTrue(summary["interrupted"])
         counts = summary["requests"]
-        self.assertEqual((counts["ok"], counts["failed"]), (2, 0))
+        self.assertLessEqual(counts["ok"], 2)
+        self.assertEqual(counts["failed"], 0)
+        self.assertIn("interrupted; %d of 100000" % counts["ok"], errors)
         self.assertGreaterEqual(counts["aborted"], 10)
         self.assertEqual(counts["arrived"], counts["ok"] + counts["aborted"])
         self.assertEqual(len(out.read_text().splitlines()), counts["arrived"])
@@ -463,10 +472,11 @@ class Traces(Case):
         summary, records = self.run_load(server.url, "--trace", trace, "--output-tokens", "50")
         self.assertEqual([round(r["intended_ms"], 3) for r in records], [0, 100, 300])
         self.assertEqual(summary["arrivals"]["process"], "trace")
-        prompts = [body["messages"][0]["content"] for body in server.bodies]
-        self.assertEqual((len(prompts[0].split()), prompts[1:]), (12, ["second", "third"]))
-        self.assertEqual([body["max_tokens"] for body in server.bodies], [50, 50, 3])
-        self.assertEqual([body.get("priority") for body in server.bodies], [-2, None, None])
+        # They may overtake each other on their way.
+        got = sorted((body["max_tokens"], body.get("priority", 0), body["messages"][0]["content"])
+                     for body in server.bodies)
+        self.assertEqual((got[0], got[2]), ((3, 0, "third"), (50, 0, "second")))
+        self.assertEqual((got[1][:2], len(got[1][2].split())), ((50, -2), 12))
         summary, _ = self.run_load(server.url, "--trace", trace, "--duration", "0.2")
         self.assertEqual(summary["requests"]["planned"], 2)
 

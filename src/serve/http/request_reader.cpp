@@ -64,7 +64,7 @@ class RequestReader::Parser final : public http::basic_parser<true> {
   size_t read_head(std::string_view bytes) {
     // One empty line in front: old clients sent it behind a body (RFC 9112, 2.2).
     if (scanned_ == 0 && !skipped_line_) {
-      if (bytes == "\r") return 0;
+      if (bytes.empty() || bytes == "\r") return 0;
       skipped_line_ = true;
       if (bytes.starts_with("\r\n")) return 2;
     }

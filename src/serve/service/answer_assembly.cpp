@@ -38,10 +38,6 @@ AnswerAssembly::AnswerAssembly(AssemblyOptions options, const Tokenizer& tokeniz
   echoed_.resize(static_cast<size_t>(count), options_.echoes.empty());
 }
 
-AnswerAssembly::Choice& AnswerAssembly::choice(int64_t request, int64_t index) {
-  return choices_[static_cast<size_t>(request * options_.choices + index)];
-}
-
 std::vector<TokenText> AnswerAssembly::texts(const std::vector<LogProbabilities>& logprobs) const {
   std::vector<TokenText> texts;
   texts.reserve(logprobs.size());
@@ -56,9 +52,9 @@ std::vector<TokenText> AnswerAssembly::texts(const std::vector<LogProbabilities>
 }
 
 void AnswerAssembly::push(int64_t request, const Event& event, std::string& out) {
-  Choice& choice = this->choice(request, event.choice);
+  const int64_t index = this->index(request, event.choice);
+  Choice& choice = choices_[static_cast<size_t>(index)];
   if (choice.ended) return;
-  const int64_t index = request * options_.choices + event.choice;
   has_begun_ = has_begun_ || !event.tokens.empty();
   choice.reasoning.push(event.tokens);
 
@@ -78,11 +74,12 @@ void AnswerAssembly::push(int64_t request, const Event& event, std::string& out)
   std::vector<TokenText> logprobs;
   if (!is_over) logprobs = texts(event.logprobs);
   if (!deltas.empty() || !logprobs.empty()) sink_->push(index, deltas, std::move(logprobs), out);
-  if (event.finish != FinishReason::kNone) end_choice(choice, request, index, event, out);
+  if (event.finish != FinishReason::kNone) end_choice(request, index, event, out);
 }
 
-void AnswerAssembly::end_choice(Choice& choice, int64_t request, int64_t index, const Event& event,
+void AnswerAssembly::end_choice(int64_t request, int64_t index, const Event& event,
                                 std::string& out) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
   choice.ended = true;
   if (const Usage& usage = event.usage; usage.queued_ms > 0) {
     usages_[static_cast<size_t>(request)].add_choice(usage, choice.reasoning.count());

@@ -47,6 +47,10 @@ class AnswerAssembly {
   void fail(const HttpError& error, std::string& out) { sink_->fail(error, out); }
   void keep_alive(std::string& out) { sink_->keep_alive(out); }
   int64_t choices() const { return options_.requests * options_.choices; }
+  // Of a choice among all.
+  int64_t index(int64_t request, int64_t choice) const {
+    return request * options_.choices + choice;
+  }
 
   // All choices of the request have all they can say: the engine should stop making more.
   bool is_complete(int64_t request) const;
@@ -68,10 +72,8 @@ class AnswerAssembly {
     bool ended = false;
   };
 
-  Choice& choice(int64_t request, int64_t index);
   std::vector<TokenText> texts(const std::vector<LogProbabilities>& logprobs) const;
-  void end_choice(Choice& choice, int64_t request, int64_t index, const Event& event,
-                  std::string& out);
+  void end_choice(int64_t request, int64_t index, const Event& event, std::string& out);
 
   AssemblyOptions options_;
   const Tokenizer& tokenizer_;

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <utility>
 
+#include "base/escape.h"
 #include "base/log.h"
 
 namespace tidemill {
 namespace {
 
-constexpr double kGraceMs = 30000;  // that the engine has beyond a request's deadline
+constexpr double kGraceMs = 30000;      // that the engine has beyond a request's deadline
+constexpr size_t kMostIgnored = 1000;  // bytes of the header X-Ignored-Fields
 
 std::string reason_of(const HttpError& error) {
   if (error.code == "context_length_exceeded") return "context_length";
@@ -153,7 +155,9 @@ void Exchange::has_read(Reading reading) {
     record_.max_tokens = prepared.max_tokens;
     record_.choices = answer_->choices();
     record_.prompt_tokens = prepared.prompt_tokens;
+    last_tokens_.resize(static_cast<size_t>(record_.choices));
     record_.prepared_ms = now_ms();
+    add_headers(prepared);
   } else if (!is_answered_) {
     send_error(reading.prepared.error());
     refusal_ = reason_of(reading.prepared.error());
@@ -162,6 +166,19 @@ void Exchange::has_read(Reading reading) {
   if (!answer_ || is_answered_) cancel_engine();
   for (Event& event : std::exchange(early_, {})) push(std::move(event));
   if (state_ == State::kQueued && open_requests_ == 0) finish();
+}
+
+// What the client cannot see otherwise: how to get the same answer again, and what of its body had
+// no effect.
+void Exchange::add_headers(const PreparedAnswer& prepared) {
+  admission_.headers.push_back({"X-Seed", std::to_string(prepared.seed)});
+  if (prepared.ignored.empty()) return;
+  std::string names;
+  for (const std::string& name : prepared.ignored) {
+    if (names.size() + name.size() > kMostIgnored) break;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", escape_control(name));
+  }
+  admission_.headers.push_back({"X-Ignored-Fields", names});
 }
 
 // ---- the engine's events
@@ -178,7 +195,7 @@ void Exchange::push(Event event) {
   const int64_t request = EngineId::prompt(event.id);
   if (event.last) --open_requests_;
   if (answer_) {
-    note_tokens(event);
+    note_tokens(request, event);
     std::string out;
     const bool fails =
         event.finish == FinishReason::kRefused || event.finish == FinishReason::kError;
@@ -194,18 +211,20 @@ void Exchange::push(Event event) {
   if (open_requests_ == 0) finish();
 }
 
-void Exchange::note_tokens(const Event& event) {
-  if (event.tokens.empty()) return;
+void Exchange::note_tokens(int64_t request, const Event& event) {
+  const auto tokens = static_cast<int64_t>(event.tokens.size());
+  if (tokens == 0) return;
   const Clock::time_point now = Clock::now();
-  if (record_.first_token_ms < 0) {
-    record_.first_token_ms = now_ms();
-    service_.metrics.first_tokens(static_cast<int64_t>(event.tokens.size()),
-                                  record_.prompt_tokens);
+  std::optional<Clock::time_point>& last =
+      last_tokens_[static_cast<size_t>(answer_->index(request, event.choice))];
+  if (last) {
+    service_.metrics.inter_token(seconds_between(*last, now), tokens);
   } else {
-    service_.metrics.inter_token(seconds_between(last_tokens_, now),
-                                 static_cast<int64_t>(event.tokens.size()));
+    const bool is_first = record_.first_token_ms < 0;
+    if (is_first) record_.first_token_ms = now_ms();
+    service_.metrics.first_tokens(tokens, is_first ? record_.prompt_tokens : 0);
   }
-  last_tokens_ = now;
+  last = now;
 }
 
 // The engine broke off or refused a choice: the whole answer fails.
@@ -369,10 +388,10 @@ void Exchange::end(std::string outcome, std::string reason) {
                             Clock::now(), keeps_);
   }
   admission_.claim.abandon();
+  service_.record(record_);
   service_.quotas.debit(*admission_.client, record_.prompt_tokens + record_.output_tokens,
                         Clock::now());
-  admission_.permit.release();
-  service_.record(record_);
+  admission_.permit.release();  // the next one is admitted by what this one has cost
   --service_.answers;
 }
 

@@ -56,8 +56,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
                       const ApiClient& client, double timeout_ms, const std::string& body,
                       const std::atomic<bool>& is_gone);
   void has_read(Reading reading);
+  void add_headers(const PreparedAnswer& prepared);
   void push(Event event);
-  void note_tokens(const Event& event);
+  void note_tokens(int64_t request, const Event& event);
   void fail_answer();
   void finish();
   void begin_stream(std::string& out);
@@ -92,7 +93,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::string kept_;               // with a claim: what was sent
   bool keeps_ = false;             // all of it so far
   Clock::time_point last_sent_;
-  Clock::time_point last_tokens_;
+  std::vector<std::optional<Clock::time_point>> last_tokens_;  // of each choice
   Clock::time_point deadline_;
   RequestRecord record_;
 };

@@ -130,6 +130,9 @@ class Preparation {
     for (const Request& request : requests_) prepared.max_tokens += request.max_tokens * request.n;
     prepared.prompt_tokens = sink_.prompt_tokens;
 
+    prepared.seed = requests_.front().sampling.seed;
+    prepared.ignored = std::move(generation_.unknown);
+
     assembly_.protocol = protocol_;
     assembly_.start = generation_.request.start;
     assembly_.requests = static_cast<int64_t>(requests_.size());

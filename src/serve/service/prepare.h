@@ -33,6 +33,8 @@ struct PreparedAnswer {
   bool stream = false;
   int64_t max_tokens = 0;     // of all choices
   int64_t prompt_tokens = 0;  // of all prompts
+  uint64_t seed = 0;
+  std::vector<std::string> ignored;  // fields of the body that no protocol knows
 };
 
 // Reads, renders and tokenises: milliseconds for a long prompt. `nonce`: AnswerHead::nonce.

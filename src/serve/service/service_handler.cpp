@@ -178,7 +178,7 @@ std::optional<HttpResponse> ServiceHandler::refuse(const HttpHead& head) {
   }
   if (!error) return std::nullopt;
   if (route.endpoint == Endpoint::kAnswer) {
-    record_refusal(route, head, error->status, reason_of(*error));
+    record_without_work(route, head, error->status, "refused", reason_of(*error));
   }
   return refusal(*error);
 }
@@ -207,7 +207,7 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
                       .client = service_.keys.find(presented_key(request)),
                       .headers = common_headers(request, route.protocol)};
   const auto refuse_it = [&](const HttpError& error, std::string reason) {
-    record_refusal(route, request, error.status, std::move(reason));
+    record_without_work(route, request, error.status, "refused", std::move(reason));
     reply->send(with_headers(error_response(route.protocol, error), admission.headers));
   };
 
@@ -217,16 +217,13 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
     if (!timeout) return refuse_it(http_error(timeout.error()), "invalid");
     admission.timeout_ms = *timeout;
   }
-  auto permit = service_.quotas.admit(*admission.client, now);
-  if (!permit) return refuse_it(permit.error().error, permit.error().reason);
-  admission.permit = *std::move(permit);
-
   if (const std::string_view key = request.header("idempotency-key"); !key.empty()) {
     auto begun = service_.idempotency.begin(
         admission.client->name, key, request_digest(request.method, request.path, request.body),
         now);
     if (!begun) return refuse_it(begun.error(), reason_of(begun.error()));
     if (begun->replay) {
+      record_without_work(route, request, begun->replay->status, "replayed", "");
       admission.headers.push_back({"Idempotent-Replayed", "true"});
       return reply->send(with_headers({.status = begun->replay->status,
                                        .content_type = begun->replay->content_type,
@@ -236,6 +233,9 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
     }
     admission.claim = std::move(begun->claim);
   }
+  auto permit = service_.quotas.admit(*admission.client, now);
+  if (!permit) return refuse_it(permit.error().error, permit.error().reason);
+  admission.permit = *std::move(permit);
 
   service_.metrics.received(route.path);
   const uint64_t number = std::exchange(next_, next_ + threads_);
@@ -322,15 +322,15 @@ std::string ServiceHandler::error_body(int status, const std::string& message) {
                                   : overloaded_error(message)));
 }
 
-void ServiceHandler::record_refusal(const Route& route, const HttpHead& head, int status,
-                                    std::string reason) {
+void ServiceHandler::record_without_work(const Route& route, const HttpHead& head, int status,
+                                         std::string outcome, std::string reason) {
   service_.metrics.received(route.path);
   RequestRecord record;
   record.endpoint = route.path;
   const ApiClient* client = service_.keys.find(presented_key(head));
   record.client = client != nullptr ? client->name : "unknown";
   record.status = status;
-  record.outcome = "refused";
+  record.outcome = std::move(outcome);
   record.reason = std::move(reason);
   record.ended_ms = 1e3 * seconds_since(head.arrived);
   record.arrived_unix_s = unix_seconds() - 1e-3 * record.ended_ms;

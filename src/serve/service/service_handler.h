@@ -39,7 +39,8 @@ class ServiceHandler : public HttpHandler {
   void start_answer(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
   void start_work(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
   HttpResponse answer_now(const Route& route, const HttpRequest& request);
-  void record_refusal(const Route& route, const HttpHead& head, int status, std::string reason);
+  void record_without_work(const Route& route, const HttpHead& head, int status,
+                           std::string outcome, std::string reason);
 
   Service& service_;
   HttpThread& thread_;

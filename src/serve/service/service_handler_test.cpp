@@ -127,6 +127,17 @@ TEST(ServiceHandler, StopStringEndsTheEngineRequest) {
   expect_idle(plant);
 }
 
+TEST(ServiceHandler, SeedAndIgnoredFieldsAreReported) {
+  ServicePlant plant;
+  Json body = say("say: x");
+  body["seed"] = 4711;
+  body["no_such_field"] = 1;
+  const auto answer = plant.ask("/v1/chat/completions", body);
+  EXPECT_EQ(answer->header("X-Seed"), "4711");
+  EXPECT_EQ(answer->header("X-Ignored-Fields"), "no_such_field");
+  EXPECT_FALSE(plant.ask("/v1/chat/completions", say("say: x"))->header("X-Seed").empty());
+}
+
 // ---- errors
 
 TEST(ServiceHandler, ErrorsHaveTheirStatusAlsoOnStreams) {
@@ -382,6 +393,7 @@ TEST(ServiceHandler, RetriesAreReplayed) {
   EXPECT_EQ(again->body, first->body);
   EXPECT_EQ(again->header("Idempotent-Replayed"), "true");
   EXPECT_EQ(plant.engine().stats().submitted, 1);
+  EXPECT_EQ(plant.last_record().outcome, "replayed");
   request.body = say("say: other").dump();
   EXPECT_EQ(plant.send(request)->status, 422);
 }
