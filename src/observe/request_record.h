@@ -33,6 +33,7 @@ struct RequestRecord {
   std::vector<int64_t> drafted;  // by position in the step
   std::vector<int64_t> accepted;
   int64_t preemptions = 0;
+  int64_t unkept_calls = 0;  // answers whose reasoning names a tool, and that call none
   int64_t max_tokens = 0;  // asked for
 
   // Milliseconds from the arrival of the request's first byte; -1: did not happen.

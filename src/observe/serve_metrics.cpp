@@ -74,6 +74,8 @@ ServeMetrics::ServeMetrics(ServeMetricsOptions options)
                                        "Output tokens of requests that ended, as in their usage.")),
       reasoning_tokens_(
           registry_.counter("tidemill:reasoning_tokens_total", "Of the output tokens: reasoning.")),
+      unkept_calls_(registry_.counter("tidemill:unkept_calls_total",
+                                      "Answers whose reasoning names a tool, and that call none.")),
       bytes_sent_(registry_.counter("tidemill:bytes_sent_total", "Bytes of answers.")),
       first_token_(registry_.histogram("vllm:time_to_first_token_seconds",
                                        "From the arrival of a request to its first token; queue "
@@ -133,6 +135,7 @@ void ServeMetrics::observe(const RequestRecord& record) {
   cached_tokens_.add(record.cached_tokens);
   output_tokens_.add(record.output_tokens);
   reasoning_tokens_.add(record.reasoning_tokens);
+  unkept_calls_.add(record.unkept_calls);
   recent_.add({.requests = 1}, options_.now());
 
   std::string_view reason = record.reason;

@@ -121,6 +121,7 @@ class ServeMetrics {
   Counter& cached_tokens_;
   Counter& output_tokens_;
   Counter& reasoning_tokens_;
+  Counter& unkept_calls_;
   Counter& bytes_sent_;
   Histogram& first_token_;
   Histogram& inter_token_;

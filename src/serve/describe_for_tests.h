@@ -69,8 +69,7 @@ inline Json describe(const ConversationRequest& request) {
     json["effort"] = request.conversation.reasoning_effort;
   }
   json["start"] = kStarts[static_cast<size_t>(request.generation.request.start)];
-  // Where stop strings are looked for when the engine must not.
-  if (request.parser.stop != request.generation.request.stop) {
+  if (!request.parser.stop.empty()) {
     json["parser_stop"] = request.parser.stop;
   }
   return json;

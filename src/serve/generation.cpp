@@ -152,6 +152,25 @@ Status check_images(const Conversation& conversation) {
   return {};
 }
 
+// "messages[K]" of a conversation's error as the place in the body.
+Error at_source(Error error, const std::vector<std::string>& sources) {
+  constexpr std::string_view kMessage = "messages[";
+  std::string text;
+  size_t from = 0;
+  for (size_t at; (at = error.message.find(kMessage, from)) != std::string::npos;) {
+    size_t index = 0;
+    const char* digits = error.message.data() + at + kMessage.size();
+    const auto [end, failed] =
+        std::from_chars(digits, error.message.data() + error.message.size(), index);
+    const bool is_known = failed == std::errc() && index < sources.size();
+    text.append(error.message, from, at - from);
+    text += is_known ? sources[index] : std::string(kMessage);
+    from = is_known ? static_cast<size_t>(end - error.message.data()) + 1 : at + kMessage.size();
+  }
+  error.message = text.append(error.message, from);
+  return error;
+}
+
 Constraint tool_constraint(const Conversation& conversation, const ToolRules& rules) {
   Constraint constraint{.kind = Constraint::Kind::kToolCalls};
   constraint.strict = rules.strict;
@@ -232,8 +251,12 @@ Status check_unknown(const Generation& generation, const RequestPolicy& policy) 
 Status complete_request(ConversationRequest& request, const ToolRules& tools,
                         const RequestPolicy& policy) {
   const Conversation& conversation = request.conversation;
-  CHECK_OK(check_images(conversation));
-  TRY(request.prompt, render_prompt(conversation));
+  if (const Status status = check_images(conversation); !status) {
+    return tl::unexpected(at_source(status.error(), request.sources));
+  }
+  auto prompt = render_prompt(conversation);
+  if (!prompt) return tl::unexpected(at_source(std::move(prompt).error(), request.sources));
+  request.prompt = *std::move(prompt);
 
   Generation& generation = request.generation;
   Request& engine = generation.request;
@@ -244,7 +267,7 @@ Status complete_request(ConversationRequest& request, const ToolRules& tools,
   request.parser = {.start = request.prompt.start,
                     .continues_prefix = request.prompt.continues_prefix,
                     .tools_declared = request.prompt.declares_tools,
-                    .stop = engine.stop};
+                    .stop = std::exchange(engine.stop, {})};
   if (!request.prompt.declares_tools) return {};
   if (engine.constraint) {
     return fail(ErrorCode::kRequest,
@@ -252,9 +275,6 @@ Status complete_request(ConversationRequest& request, const ToolRules& tools,
                 "tool_choice \"none\" or one of them");
   }
   engine.constraint = tool_constraint(conversation, tools);
-  // A stop string counts in content only. The engine cannot tell content from the arguments of a
-  // call; the parser can.
-  engine.stop.clear();
   return {};
 }
 
@@ -279,7 +299,7 @@ Result<double> parse_timeout(std::string_view seconds) {
   const char* end = seconds.data() + seconds.size();
   const auto [rest, error] = std::from_chars(seconds.data(), end, value);
   if (error == std::errc() && rest == end && value > 0 && value <= kMost) return value * 1000;
-  return fail(ErrorCode::kRequest, "timeout: expected seconds above 0, at most {}", kMost);
+  return fail(ErrorCode::kRequest, "X-Request-Timeout: expected seconds above 0, at most {}", kMost);
 }
 
 }  // namespace tidemill

@@ -44,6 +44,8 @@ struct Generation {
 // A request for the next message of a conversation.
 struct ConversationRequest {
   Conversation conversation;
+  // Where each of its messages is in the body, for errors; empty: it is messages[i] itself.
+  std::vector<std::string> sources;
   Prompt prompt;
   OutputParserOptions parser;
   Generation generation;
@@ -56,9 +58,10 @@ struct ToolRules {
 };
 
 // Renders the prompt and sets what follows from the conversation: where the answer starts, the
-// constraint to tool calls, stop strings, default_max_tokens. Stop strings are in
-// generation.request.stop before. Errors: those of render_prompt; images; a response format or
-// guided output (generation.request.constraint) beside tools.
+// constraint to tool calls, default_max_tokens. Stop strings go from generation.request.stop to the
+// parser, which alone can tell the content that they apply to; the request has to be cancelled when
+// AnswerReader::complete(). Errors: those of render_prompt; images; a response format or guided
+// output (generation.request.constraint) beside tools.
 Status complete_request(ConversationRequest& request, const ToolRules& tools,
                         const RequestPolicy& policy);
 
@@ -66,7 +69,7 @@ Status complete_request(ConversationRequest& request, const ToolRules& tools,
 // numbers when prompt and answer do not fit.
 Status limit_tokens(Generation& generation, int64_t prompt_tokens, int64_t context);
 
-// The value of a header such as X-Request-Timeout, in seconds with decimals, as milliseconds.
+// The value of the header X-Request-Timeout, in seconds with decimals, as milliseconds.
 // Error kRequest unless above 0 and at most a day.
 Result<double> parse_timeout(std::string_view seconds);
 

@@ -136,17 +136,20 @@ class MessageReader {
   bool has_results_ = false;
 };
 
-Status read_messages(const Fields& body, std::vector<Message>& out) {
+Status read_messages(const Fields& body, std::vector<Message>& out,
+                     std::vector<std::string>& sources) {
   if (body.find("system")) {
     Message system{.role = Role::kSystem};
     TRY(system.content, read_texts(body, "system"));
     out.push_back(std::move(system));
+    sources.push_back("system");
   }
   TRY(const Json* messages, body.array("messages"));
   if (!messages || messages->empty()) return body.wrong("messages", "at least one message");
   for (size_t i = 0; i < messages->size(); ++i) {
     TRY(const Fields fields, element(*messages, i, "messages"));
     CHECK_OK(MessageReader(out).read(fields));
+    sources.resize(out.size(), fields.path());
   }
   Message& last = out.back();
   if (last.role == Role::kAssistant && last.tool_calls.empty()) last.prefix = true;
@@ -268,15 +271,13 @@ Result<ConversationRequest> read_messages_body(const Json& json, const RequestPo
   TRY(generation.max_tokens, body.integer("max_tokens", 1, INT64_MAX));
   generation.cuts_max_tokens = true;
   CHECK_OK(read_stop_strings(body, "stop_sequences", generation.request));
-  CHECK_OK(read_messages(body, request.conversation.messages));
+  CHECK_OK(read_messages(body, request.conversation.messages, request.sources));
   request.conversation.thinking = policy.thinking;
   CHECK_OK(read_thinking(body, request.conversation));
   CHECK_OK(read_output_config(body, request.conversation, generation));
   TRY(ToolRules tools, read_tools(body, request.conversation));
   CHECK_OK(read_tool_choice(body, request.conversation, tools));
   CHECK_OK(complete_request(request, tools, policy));
-  // The answer says which of them was met; the engine does not.
-  generation.request.stop.clear();
   CHECK_OK(check_unknown(generation, policy));
   return request;
 }

@@ -181,7 +181,11 @@ std::vector<StreamEvent> ResponsesAnswer::fail(const HttpError& error) {
   std::vector<StreamEvent> events;
   close("incomplete", false, events);
   status_ = "failed";
-  error_ = {{"code", error.code}, {"message", error.message}};
+  // The schema's codes are few.
+  const char* code = error.status < 500    ? "invalid_prompt"
+                     : error.status == 503 ? "rate_limit_exceeded"
+                                           : "server_error";
+  error_ = {{"code", code}, {"message", error.message}};
   events.push_back(event("response.failed", {{"response", response()}}));
   return events;
 }

@@ -1,5 +1,6 @@
 #include "serve/responses_body.h"
 
+#include <algorithm>
 #include <array>
 #include <unordered_set>
 #include <utility>
@@ -130,14 +131,17 @@ class InputReader {
   std::vector<Message>& out_;
 };
 
-Status read_input(const Fields& body, std::vector<Message>& out) {
+Status read_input(const Fields& body, std::vector<Message>& out,
+                  std::vector<std::string>& sources) {
   TRY(std::optional<std::string> instructions, body.string("instructions"));
   if (instructions) {
     out.push_back({.role = Role::kSystem, .content = {{*std::move(instructions)}}});
+    sources.push_back("instructions");
   }
   const Json* input = body.find("input");
   if (input && input->is_string()) {
     out.push_back({.role = Role::kUser, .content = {{input->get<std::string>()}}});
+    sources.push_back("input");
     return {};
   }
   if (!input || !input->is_array() || input->empty()) {
@@ -147,6 +151,7 @@ Status read_input(const Fields& body, std::vector<Message>& out) {
   for (size_t i = 0; i < input->size(); ++i) {
     TRY(const Fields item, element(*input, i, "input"));
     CHECK_OK(reader.read(item));
+    sources.resize(out.size(), item.path());
   }
   return {};
 }
@@ -184,6 +189,19 @@ Result<Json> as_chat_fields(const Fields& body, std::vector<std::string>& unknow
     if (const Json* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
   }
   return chat;
+}
+
+// The path of an error of as_chat_fields' result, as this protocol has it.
+Error in_own_names(Error error) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"].function", "]"}, {"tool_choice.function", "tool_choice"},
+      {"reasoning_effort", "reasoning.effort"}};
+  const size_t end = std::min(error.message.find(": "), error.message.size());
+  for (const auto& [theirs, ours] : kNames) {
+    const size_t at = error.message.find(theirs);
+    if (at < end) error.message.replace(at, theirs.size(), ours);
+  }
+  return error;
 }
 
 Result<ToolRules> read_tool_rules(const Fields& body) {
@@ -278,10 +296,12 @@ Result<ResponsesRequest> read_responses_body(const Json& json, const RequestPoli
   CHECK_OK(check_fields(body, tables, generation.unknown));
   CHECK_OK(check_include(body));
   TRY(const Json chat, as_chat_fields(body, generation.unknown));
-  TRY(request.conversation, parse_chat_request(chat));
+  auto conversation = parse_chat_request(chat);
+  if (!conversation) return tl::unexpected(in_own_names(std::move(conversation).error()));
+  request.conversation = *std::move(conversation);
   if (!chat.contains("reasoning_effort")) request.conversation.thinking = policy.thinking;
   request.conversation.messages.clear();
-  CHECK_OK(read_input(body, request.conversation.messages));
+  CHECK_OK(read_input(body, request.conversation.messages, request.sources));
   CHECK_OK(read_generation(body, policy, generation));
   TRY(generation.max_tokens, body.integer("max_output_tokens", 1, INT64_MAX));
   CHECK_OK(read_format(body, request.conversation, generation));

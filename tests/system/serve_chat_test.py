@@ -6,7 +6,7 @@ import asyncio
 import json
 import unittest
 
-from serve_process import Server, cases, dsml, need_clients, openai_client, user
+from serve_process import SOURCE, Server, cases, dsml, need_clients, openai_client, user
 
 need_clients()
 import openai  # noqa: E402
@@ -91,6 +91,28 @@ def is_cut_of(text, full):
     return full.lstrip("\n").startswith(text) or full.startswith(text)
 
 
+def recorded_outputs():
+    """Of tests/cases/output: each line is a key and JSON values."""
+    decoder = json.JSONDecoder()
+    for path in sorted((SOURCE / "tests" / "cases" / "output").glob("*.txt")):
+        case = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, _, rest = line.partition(" ")
+            if key == "case":
+                case = {"case": f"{path.name}: {rest}"}
+            elif not line and "case" in case:
+                yield case
+                case = {}
+            elif key in ("in", "content", "stop"):
+                case.setdefault(key, []).append(json.loads(rest))
+            elif key in ("call", "open"):
+                case.setdefault("calls", []).append(decoder.raw_decode(rest)[0])
+            elif key and key != "#":
+                case[key] = True
+        if "case" in case:
+            yield case
+
+
 class Outputs(unittest.TestCase):
     def test_whole_answers(self):
         for case in cases("outputs.json"):
@@ -152,6 +174,24 @@ class Outputs(unittest.TestCase):
                 self.assertEqual(answer.choices[0].finish_reason, "stop")
                 with ask("say: " + text, stop=stop, stream=True) as chunks:
                     self.assertEqual(Joined(chunks), whole(answer))
+
+    def test_recorded_outputs(self):
+        """Those of the parser's own tests, good, cut short and malformed, that begin as content."""
+        count = 0
+        for case in recorded_outputs():
+            if "start" in case or "prefix" in case:
+                continue
+            with self.subTest(case["case"]):
+                count += 1
+                options = {"tools": TOOLS} if "tools" in case else {}
+                if "stop" in case:
+                    options["stop"] = case["stop"]
+                answer = whole(ask("say: " + "".join(case["in"]), **options))
+                self.assertEqual(answer.content, "".join(case.get("content", [])))
+                self.assertEqual([name for name, _ in answer.calls], case.get("calls", []))
+                with ask("say: " + "".join(case["in"]), stream=True, **options) as chunks:
+                    self.assertEqual(Joined(chunks), answer)
+        self.assertGreater(count, 50)
 
     def test_arguments_are_streamed(self):
         value = "".join(f"line {i} \"quoted\" 水\n" for i in range(60))

@@ -1,4 +1,5 @@
 """`tidemill serve` in a process of its own, for system tests: address, log, metrics, end."""
+import atexit
 import contextlib
 import http.client
 import json
@@ -79,6 +80,7 @@ class Server:
             [TIDEMILL, "serve", "--model", MODEL, *flags], stdin=subprocess.DEVNULL,
             stdout=self.log_file, stderr=self.log_file,
             env={**os.environ, "TIDEMILL_MODEL": MODEL, **environment})
+        atexit.register(self.close)  # a test that breaks off leaves nothing running
         try:
             self.url = wait_until(lambda: self._address(ready), "a server that is ready")
         except BaseException:

@@ -177,7 +177,8 @@ void add_service(ServeFlags& flags, CLI::App& command) {
                      "File that the use of every request is added to (totals survive a restart)")
       ->group(group);
   command.add_flag("--log-bodies", service.log_bodies,
-                   "Bodies of requests go to the log: prompts are in them")
+                   "Bodies of requests go to the log (which becomes --log info): prompts are in "
+                   "them")
       ->group(group);
 }
 

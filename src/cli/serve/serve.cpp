@@ -113,6 +113,9 @@ void run(Server& server, const StopSignals& signals, double drain_timeout_s) {
 Status serve(ServeFlags& flags, CLI::App& command) {
   TRY(const Settings settings, Settings::apply(command, flags.config));
   fmt::print(stderr, "tidemill: options\n{}", settings.describe(command));
+  if (flags.server.service.log_bodies && log_level() > LogLevel::kInfo) {
+    set_log_level(LogLevel::kInfo);
+  }
   TRY(KeyRing keys, flags.keys());
   TRY(const std::filesystem::path directory, find_model(flags.model));
 

@@ -1,13 +1,14 @@
 #include "serve/http/acceptor.h"
 
+#include <cerrno>
+#include <utility>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <cerrno>
-#include <utility>
 
 #include "serve/http/http_text.h"
 
@@ -119,9 +120,8 @@ Acceptor::Accepted Acceptor::accept_one() {
     turn_away(std::move(client));
     return Accepted::kOne;
   }
-  asio::post(thread.io(), [&thread, client = std::move(client)]() mutable {
-    thread.adopt(std::move(client));
-  });
+  asio::post(thread.io(),
+             [&thread, client = std::move(client)]() mutable { thread.adopt(std::move(client)); });
   server_.connections.fetch_add(1);
   thread.add_load();
   return Accepted::kOne;
@@ -145,8 +145,7 @@ void Acceptor::turn_away(tcp::socket client) {
   response.body = thread.error_body(503, fmt::format("all {} connections are in use; try again",
                                                      server_.options.limits.connections));
   std::string text;
-  append_response_head(text, response, HttpFraming::kLength, HttpAfter::kClose,
-                       thread.date_line());
+  append_response_head(text, response, HttpFraming::kLength, HttpAfter::kClose, thread.date_line());
   text += response.body;
   error_code ignored;
   client.non_blocking(true, ignored);

@@ -3,11 +3,12 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <utility>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <utility>
 
 #include "base/log.h"
 #include "serve/http/http_text.h"
@@ -55,7 +56,9 @@ Connection::~Connection() {
 
 const HttpLimits& Connection::limits() const { return thread_.server().options.limits; }
 
-void Connection::start() { asio::co_spawn(thread_.io(), serve(shared_from_this()), asio::detached); }
+void Connection::start() {
+  asio::co_spawn(thread_.io(), serve(shared_from_this()), asio::detached);
+}
 
 // --- reading
 
@@ -95,13 +98,12 @@ Connection::Awaited Connection::exchange() {
     if (read) hand_over(std::move(reader.request()));
   }
   const bool sent = co_await answered();
-  co_return sent && keep_alive_ && !thread_.draining();
+  co_return sent&& keep_alive_ && !thread_.draining();
 }
 
 // True: to be handled, or its body to be read.
 Connection::Awaited Connection::read_head(RequestReader& reader) {
-  set_read_limit(Clock::now() +
-                 (input_.empty() ? limits().idle_timeout : limits().header_timeout));
+  set_read_limit(Clock::now() + (input_.empty() ? limits().idle_timeout : limits().header_timeout));
   keep_alive_ = true;
   head_only_ = http_1_0_ = false;
   head_begun_ = !input_.empty();
@@ -138,12 +140,12 @@ Connection::Awaited Connection::read_head(RequestReader& reader) {
   keep_alive_ = reader.keep_alive();
 
   std::optional<HttpResponse> refusal;
-  const bool decided = run_guarded(
-      "refuse", [&] { refusal = thread_.handler().refuse(std::as_const(request)); });
+  const bool decided =
+      run_guarded("refuse", [&] { refusal = thread_.handler().refuse(std::as_const(request)); });
   if (decided && !refusal) co_return true;
   if (reader.stage() == RequestReader::Stage::kBody) keep_alive_ = false;
-  if (!decided) refusal = HttpResponse{.status = 500,
-                                       .body = thread_.error_body(500, "internal error")};
+  if (!decided)
+    refusal = HttpResponse{.status = 500, .body = thread_.error_body(500, "internal error")};
   answer_ = Answer::kOwed;
   send(std::move(*refusal));
   co_return false;
@@ -158,7 +160,8 @@ Connection::Awaited Connection::read_body(RequestReader& reader) {
   const Clock::time_point begun = Clock::now();
   const std::string& body = reader.request().body;
   while (reader.stage() == RequestReader::Stage::kBody) {
-    const auto earned = std::chrono::seconds(static_cast<int64_t>(body.size()) / limits().body_rate);
+    const auto earned =
+        std::chrono::seconds(static_cast<int64_t>(body.size()) / limits().body_rate);
     set_read_limit(std::min(Clock::now(), begun + earned) + limits().body_timeout);
     if (!feed(reader) && reader.stage() == RequestReader::Stage::kBody) {
       const bool filled = co_await fill(kBodyRead);
@@ -189,8 +192,7 @@ bool Connection::feed(RequestReader& reader) {
 
 bool Connection::reserve_body(RequestReader& reader) {
   const int64_t length = reader.content_length();
-  const int64_t size =
-      length >= 0 ? length : static_cast<int64_t>(reader.request().body.size());
+  const int64_t size = length >= 0 ? length : static_cast<int64_t>(reader.request().body.size());
   const int64_t more = size - body_reserved_;
   if (more <= 0) return true;
   if (thread_.server().reserve_body(more)) {
@@ -210,9 +212,8 @@ void Connection::hand_over(HttpRequest request) {
   reply_ = reply.get();
   answer_ = Answer::kOwed;
   handing_over_ = true;
-  const bool handled = run_guarded("handle", [&] {
-    thread_.handler().handle(std::move(request), std::move(reply));
-  });
+  const bool handled = run_guarded(
+      "handle", [&] { thread_.handler().handle(std::move(request), std::move(reply)); });
   handing_over_ = false;
   if (!handled) answer_failed();
   release_body();

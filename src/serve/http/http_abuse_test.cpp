@@ -13,9 +13,9 @@
 namespace tidemill {
 namespace {
 
+using std::chrono::milliseconds;
 using testing::HasSubstr;
 using testing::StartsWith;
-using std::chrono::milliseconds;
 
 class HttpAbuse : public testing::Test, public TestServer {
  protected:
@@ -76,7 +76,8 @@ TEST_F(HttpAbuse, TenThousandGarbageRequests) {
   }
   expect_well();
   EXPECT_GT(server->stats().refused, kRequests / 10);
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors; }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors; }))
+      << open_descriptors() << " of " << descriptors;
 }
 
 // Several on one connection: it is closed behind the first that is malformed.
@@ -90,7 +91,8 @@ TEST_F(HttpAbuse, NothingBehindAMalformedRequestIsRead) {
   const std::string good = "GET /count HTTP/1.1\r\nHost: a\r\n\r\n";
   for (const std::string bad :
        {"GET /count HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
-        "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n",
+        "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: "
+        "4\r\n\r\n",
         "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         "GET /count HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n", "\n\n"}) {
     handled = 0;
@@ -309,7 +311,8 @@ TEST_F(HttpAbuse, AThousandAbortedStreams) {
   ASSERT_TRUE(bystander.receive_until("4\r\nmore\r\n"));
   bystander.close();
   expect_well();
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors; }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors; }))
+      << open_descriptors() << " of " << descriptors;
 }
 
 TEST_F(HttpAbuse, ASlowReaderIsClosedAndDelaysNobody) {
@@ -409,7 +412,6 @@ TEST_F(HttpAbuse, NoDescriptorsLeft) {
   TestClient open(port());
   open.get("/echo");
   EXPECT_EQ(open.response().status, 200);
-  TestClient waiting(port());
   // Takes what is free, then gives one to the client to come.
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -443,7 +445,6 @@ TEST_F(HttpAbuse, NoDescriptorsLeft) {
   };
   EXPECT_LT(seconds(after) - seconds(before), 0.4);
   set_log_level(LogLevel::kWarning);
-  waiting.close();
   open.close();
   second.close();
   expect_well();

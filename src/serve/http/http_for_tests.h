@@ -1,5 +1,5 @@
-// A client of bare sockets and a server with a handler made of functions. Every wait ends: kPatience
-// is what only a machine in trouble needs.
+// A client of bare sockets and a server with a handler made of functions. Every wait ends:
+// kPatience is what only a machine in trouble needs.
 #pragma once
 
 #include <arpa/inet.h>
@@ -138,8 +138,8 @@ class TestClient {
     while (line < head_size - 2) {
       const size_t end = received_.find("\r\n", line);
       const size_t colon = received_.find(": ", line);
-      out.headers.push_back({received_.substr(line, colon - line),
-                             received_.substr(colon + 2, end - colon - 2)});
+      out.headers.push_back(
+          {received_.substr(line, colon - line), received_.substr(colon + 2, end - colon - 2)});
       line = end + 2;
     }
     received_.erase(0, head_size);
@@ -231,9 +231,9 @@ class TestServer {
     options.limits = limits;
     options.threads = threads;
     routes["/echo"] = [](TestHandler&, HttpRequest request, std::shared_ptr<HttpReply> reply) {
-      reply->send({.content_type = "text/plain",
-                   .body = request.method + " " + request.path + "?" + request.query + " " +
-                           request.body});
+      reply->send(
+          {.content_type = "text/plain",
+           .body = request.method + " " + request.path + "?" + request.query + " " + request.body});
     };
     routes["/hold"] = [this](TestHandler& handler, HttpRequest, std::shared_ptr<HttpReply> reply) {
       keep(handler, std::move(reply));

@@ -2,12 +2,13 @@
 
 #include <sys/resource.h>
 
-#include <boost/asio/post.hpp>
 #include <future>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <boost/asio/post.hpp>
 
 #include "base/log.h"
 #include "serve/http/acceptor.h"

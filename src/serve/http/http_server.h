@@ -17,10 +17,10 @@ namespace tidemill {
 
 // What a client can make the server hold or wait for.
 struct HttpLimits {
-  int64_t connections = 8192;                 // more are answered 503 and closed
-  int64_t header = int64_t{32} << 10;         // bytes of the request line and all headers: 431
-  int64_t body = int64_t{32} << 20;           // bytes: 413
-  int64_t bodies = int64_t{256} << 20;        // bytes of all bodies being read: 503
+  int64_t connections = 8192;           // more are answered 503 and closed
+  int64_t header = int64_t{32} << 10;   // bytes of the request line and all headers: 431
+  int64_t body = int64_t{32} << 20;     // bytes: 413
+  int64_t bodies = int64_t{256} << 20;  // bytes of all bodies being read: 503
   // Bytes of a streamed answer that wait to be sent when a further turn writes: more are a slow
   // reader. What one turn writes is not cut, however much.
   int64_t buffer = int64_t{1} << 20;
@@ -29,8 +29,8 @@ struct HttpLimits {
   // Bytes per second of a body on average, beyond body_timeout: 408. Else a byte now and then
   // would hold a connection and its share of `bodies` for ever.
   int64_t body_rate = 4096;
-  std::chrono::milliseconds idle_timeout{75000};    // of a connection between requests
-  std::chrono::milliseconds write_timeout{30000};   // without a byte taken
+  std::chrono::milliseconds idle_timeout{75000};   // of a connection between requests
+  std::chrono::milliseconds write_timeout{30000};  // without a byte taken
 };
 
 struct HttpServerOptions {
@@ -53,9 +53,9 @@ class HttpServer {
  public:
   using MakeHandler = std::function<std::unique_ptr<HttpHandler>(HttpThread&)>;
 
-  // Listens. The handlers, one for each thread, are made before the first connection, by the calling
-  // thread; each is destroyed by its own thread, after the last connection. Errors: kInvalidArgument (address, port, TLS files; with the reason and
-  // what to change).
+  // Listens. The handlers, one for each thread, are made before the first connection, by the
+  // calling thread; each is destroyed by its own thread, after the last connection. Errors:
+  // kInvalidArgument (address, port, TLS files; with the reason and what to change).
   static Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options,
                                                    const MakeHandler& make);
   // As stop() without waiting. Not from a thread of the server.

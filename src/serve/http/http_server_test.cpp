@@ -238,7 +238,8 @@ TEST_F(HttpServerTest, ExpectedContinueComesAfterTheRefusal) {
   };
   start();
   TestClient client(port());
-  const std::string head = " HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+  const std::string head =
+      " HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
   client.send("POST /echo" + head);
   EXPECT_EQ(client.response().status, 100);
   client.send("abc");
@@ -412,10 +413,12 @@ TEST_F(HttpServerTest, PostedWorkRunsInOrderOnItsThread) {
   std::vector<int> order;
   std::vector<std::thread::id> threads(2);
   for (size_t i = 0; i < 2; ++i) {
-    on_thread([&](TestHandler& handler) {
-      threads[i] = std::this_thread::get_id();
-      EXPECT_EQ(handler.thread().index(), static_cast<int>(i));
-    }, i);
+    on_thread(
+        [&](TestHandler& handler) {
+          threads[i] = std::this_thread::get_id();
+          EXPECT_EQ(handler.thread().index(), static_cast<int>(i));
+        },
+        i);
   }
   EXPECT_NE(threads[0], threads[1]);
   for (int i = 0; i < 1000; ++i) {
@@ -424,10 +427,12 @@ TEST_F(HttpServerTest, PostedWorkRunsInOrderOnItsThread) {
       order.push_back(i);
     });
   }
-  on_thread([&](TestHandler&) {
-    EXPECT_EQ(order.size(), 1000u);
-    EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
-  }, 1);
+  on_thread(
+      [&](TestHandler&) {
+        EXPECT_EQ(order.size(), 1000u);
+        EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+      },
+      1);
 }
 
 TEST_F(HttpServerTest, Ticks) {

@@ -180,8 +180,8 @@ TEST_F(HttpStop, DestroyedWhileRequestsComeIn) {
           if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
             return;
           }
-          const std::string request =
-              std::string("GET ") + (i % 2 == 0 ? "/echo" : "/stream") + " HTTP/1.1\r\nHost: a\r\n\r\n";
+          const std::string request = std::string("GET ") + (i % 2 == 0 ? "/echo" : "/stream") +
+                                      " HTTP/1.1\r\nHost: a\r\n\r\n";
           ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
           char byte = 0;
           if (i < 2) ::recv(socket.get(), &byte, 1, 0);

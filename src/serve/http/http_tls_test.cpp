@@ -146,8 +146,7 @@ TEST_F(HttpTls, PipelinedInOneRecordAndInMany) {
   EXPECT_TRUE(client.receive_until("GET /echo?19 "));
   ASSERT_TRUE(client.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"));
   for (int i = 20; i < 40; ++i) {
-    ASSERT_TRUE(
-        client.send("GET /echo?" + std::to_string(i) + " HTTP/1.1\r\nHost: a\r\n\r\n"));
+    ASSERT_TRUE(client.send("GET /echo?" + std::to_string(i) + " HTTP/1.1\r\nHost: a\r\n\r\n"));
   }
   ASSERT_TRUE(eventually([this] { return kept == 1; }));
   on_thread([](TestHandler& handler) { handler.held.back()->send({.body = "held"}); });

@@ -2,10 +2,11 @@
 // connection is closed, whichever is first; from then on it does nothing.
 #pragma once
 
-#include <boost/asio/post.hpp>
 #include <functional>
 #include <optional>
 #include <utility>
+
+#include <boost/asio/post.hpp>
 
 #include "serve/http/connection.h"
 #include "serve/http/http.h"
@@ -15,8 +16,7 @@ namespace tidemill {
 
 class Reply final : public HttpReply {
  public:
-  explicit Reply(Connection& connection)
-      : connection_(&connection), thread_(connection.thread()) {}
+  explicit Reply(Connection& connection) : connection_(&connection), thread_(connection.thread()) {}
   Reply(const Reply&) = delete;
   Reply& operator=(const Reply&) = delete;
   ~Reply() override {

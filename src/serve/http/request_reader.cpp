@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
-#include <utility>
 
 #include "serve/http/http_text.h"
 
@@ -72,8 +73,8 @@ class RequestReader::Parser final : public http::basic_parser<true> {
     if (stage == Stage::kRefused) return 0;
     if (size == 0) {
       if (bytes.size() >= header_limit_) {
-        refuse(431, fmt::format("the request line and headers are longer than {} bytes",
-                                header_limit_));
+        refuse(431,
+               fmt::format("the request line and headers are longer than {} bytes", header_limit_));
       }
       return 0;
     }
@@ -176,8 +177,8 @@ class RequestReader::Parser final : public http::basic_parser<true> {
       refuse(431, fmt::format("more than {} headers", kMaxHeaders));
     } else if (field == http::field::content_length) {
       // Beast takes "5, 5" and two equal ones.
-      const bool digits = std::all_of(value.begin(), value.end(),
-                                      [](char c) { return c >= '0' && c <= '9'; });
+      const bool digits =
+          std::all_of(value.begin(), value.end(), [](char c) { return c >= '0' && c <= '9'; });
       if (!digits || has_length_) refuse(400, "Content-Length is not one number");
       has_length_ = true;
     } else if (field == http::field::transfer_encoding) {

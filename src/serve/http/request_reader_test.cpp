@@ -261,7 +261,9 @@ TEST(RequestReader, MutatedRequestsAreReadAlikeInOneOrManyPieces) {
       get("Connection: close\r\nAccept: */*\r\n")};
   const std::string alphabet = std::string("\r\n\0 :;,0159afGx\t/\x80\xff", 19);
   std::mt19937 random(1);
-  const auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
+  const auto below = [&](size_t n) {
+    return std::uniform_int_distribution<size_t>(0, n - 1)(random);
+  };
   for (int round = 0; round < 20000; ++round) {
     std::string text = seeds[below(seeds.size())];
     for (size_t edits = 1 + below(3); edits > 0 && !text.empty(); --edits) {

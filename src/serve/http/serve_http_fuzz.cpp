@@ -21,7 +21,8 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-// Method, target, headers and body of each request; the status of what ended it.
+// Method, target, headers and body of each request. What is behind them may be refused sooner or
+// later, with more bytes behind it or fewer, but is never a request.
 std::vector<std::string> read_requests(std::string_view bytes, size_t step) {
   std::vector<std::string> out;
   size_t offered = 0;
@@ -41,7 +42,6 @@ std::vector<std::string> read_requests(std::string_view bytes, size_t step) {
     }
     if (reader.stage() == Stage::kRefused) {
       check(reader.status() >= 400 && reader.status() < 500);
-      out.push_back(std::to_string(reader.status()));
       return out;
     }
     const tidemill::HttpRequest& request = reader.request();

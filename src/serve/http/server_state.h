@@ -2,11 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <boost/asio/ssl/context.hpp>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+
+#include <boost/asio/ssl/context.hpp>
 
 #include "base/clock.h"
 #include "serve/http/http_server.h"

@@ -1,8 +1,9 @@
 #include "serve/http/server_thread.h"
 
-#include <boost/asio/post.hpp>
 #include <ctime>
 #include <utility>
+
+#include <boost/asio/post.hpp>
 
 #include "serve/http/connection.h"
 #include "serve/http/http_text.h"

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <atomic>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "base/log.h"
 #include "serve/http/http.h"
@@ -39,11 +40,11 @@ class ServerThread final : public HttpThread {
   ServerThread(int index, ServerState& server);
   ~ServerThread() override;
 
-  int index() const override { return index_; }         // (any)
-  void post(std::function<void()> work) override;       // (any)
-  boost::asio::io_context& io() { return io_; }         // (any)
-  int64_t load() const { return load_.load(); }         // (any) connections
-  void add_load() { load_.fetch_add(1); }               // (any) one that adopt() will take over
+  int index() const override { return index_; }    // (any)
+  void post(std::function<void()> work) override;  // (any)
+  boost::asio::io_context& io() { return io_; }    // (any)
+  int64_t load() const { return load_.load(); }    // (any) connections
+  void add_load() { load_.fetch_add(1); }          // (any) one that adopt() will take over
 
   ServerState& server() { return server_; }
   HttpHandler& handler() { return *handler_; }

@@ -1,8 +1,9 @@
 // The server's certificate and key.
 #pragma once
 
-#include <boost/asio/ssl/context.hpp>
 #include <filesystem>
+
+#include <boost/asio/ssl/context.hpp>
 
 #include "base/result.h"
 

@@ -51,6 +51,20 @@ std::vector<TokenText> AnswerAssembly::texts(const std::vector<LogProbabilities>
   return texts;
 }
 
+void AnswerAssembly::look_for_tools(Choice& choice, const std::vector<OutputDelta>& deltas) const {
+  size_t longest = 0;
+  for (const Tool& tool : options_.tools) longest = std::max(longest, tool.name.size());
+  for (const OutputDelta& delta : deltas) {
+    if (delta.kind == OutputDelta::Kind::kToolCallBegin) choice.calls_tool = true;
+    if (delta.kind != OutputDelta::Kind::kReasoning || choice.names_tool) continue;
+    choice.thought += delta.text;
+    for (const Tool& tool : options_.tools) {
+      if (choice.thought.find(tool.name) != std::string::npos) choice.names_tool = true;
+    }
+    if (choice.thought.size() > longest) choice.thought.erase(0, choice.thought.size() - longest);
+  }
+}
+
 void AnswerAssembly::push(int64_t request, const Event& event, std::string& out) {
   const int64_t index = this->index(request, event.choice);
   Choice& choice = choices_[static_cast<size_t>(index)];
@@ -67,7 +81,9 @@ void AnswerAssembly::push(int64_t request, const Event& event, std::string& out)
   if (!choice.reader) {
     if (!event.text.empty()) deltas.push_back({OutputDelta::Kind::kContent, event.text, 0});
   } else if (!choice.reader->complete()) {
+    choice.tokens += static_cast<int64_t>(event.tokens.size());
     deltas = choice.reader->push(event.text);
+    if (options_.parser->tools_declared) look_for_tools(choice, deltas);
   }
   // Of tokens behind the end of the answer nothing is told.
   const bool is_over = choice.reader && choice.reader->complete() && deltas.empty();
@@ -81,7 +97,10 @@ void AnswerAssembly::end_choice(int64_t request, int64_t index, const Event& eve
                                 std::string& out) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   choice.ended = true;
-  if (const Usage& usage = event.usage; usage.queued_ms > 0) {
+  if (Usage usage = event.usage; usage.queued_ms > 0) {
+    if (choice.reader && choice.reader->complete()) {
+      usage.output_tokens = std::min(usage.output_tokens, choice.tokens);
+    }
     usages_[static_cast<size_t>(request)].add_choice(usage, choice.reasoning.count());
     add(cost_.drafted, usage.drafted);
     add(cost_.accepted, usage.accepted);
@@ -105,6 +124,7 @@ void AnswerAssembly::end_choice(int64_t request, int64_t index, const Event& eve
   } else if (event.finish == FinishReason::kCancelled) {
     end = AnswerEnd::kCancelled;
   }
+  if (choice.names_tool && !choice.calls_tool && end == AnswerEnd::kStop) ++cost_.unkept_calls;
   if (index == 0) end_ = end;
   sink_->end(index, end, stop, out);
 }

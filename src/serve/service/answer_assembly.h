@@ -24,11 +24,14 @@ struct AssemblyOptions {
 };
 
 // Sums over all choices that the engine started, whatever became of them. What never started costs
-// nothing.
+// nothing, and what the engine made behind the end of an answer does not either.
 struct AnswerCost {
   std::vector<int64_t> drafted;
   std::vector<int64_t> accepted;
   int64_t preemptions = 0;
+  // Answers whose reasoning names a tool and that call none: when this grows with some option, the
+  // option garbles calls.
+  int64_t unkept_calls = 0;
   double queued_ms = -1;  // until the first choice started
 };
 
@@ -69,9 +72,14 @@ class AnswerAssembly {
   struct Choice {
     std::optional<AnswerReader> reader;
     ReasoningCount reasoning;
+    int64_t tokens = 0;  // up to the one that completed the answer
+    std::string thought;  // with tools: the end of the reasoning so far
+    bool names_tool = false;
+    bool calls_tool = false;
     bool ended = false;
   };
 
+  void look_for_tools(Choice& choice, const std::vector<OutputDelta>& deltas) const;
   std::vector<TokenText> texts(const std::vector<LogProbabilities>& logprobs) const;
   void end_choice(int64_t request, int64_t index, const Event& event, std::string& out);
 

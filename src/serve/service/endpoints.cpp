@@ -1,5 +1,6 @@
 #include "serve/service/endpoints.h"
 
+#include <ctime>
 #include <utility>
 
 namespace tidemill {
@@ -7,12 +8,27 @@ namespace {
 
 constexpr size_t kRecent = 50;  // requests on the status page
 
-Json model_entry(const Service& service, const std::string& name) {
+Json openai_entry(const Service& service, const std::string& name) {
   return {{"id", name},
           {"object", "model"},
-          {"created", static_cast<int64_t>(unix_seconds() - seconds_since(service.started))},
+          {"created", static_cast<int64_t>(service.started_unix_s)},
           {"owned_by", "tidemill"},
           {"max_model_len", service.model.context}};
+}
+
+// As Anthropic's clients expect it.
+Json anthropic_entry(const Service& service, const std::string& name) {
+  const auto started = static_cast<std::time_t>(service.started_unix_s);
+  std::tm time{};
+  ::gmtime_r(&started, &time);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &time);
+  return {{"type", "model"}, {"id", name}, {"display_name", name}, {"created_at", text}};
+}
+
+Json model_entry(const Service& service, const std::string& name, Protocol protocol) {
+  return protocol == Protocol::kMessages ? anthropic_entry(service, name)
+                                         : openai_entry(service, name);
 }
 
 Json totals_json(const UsageTotals& totals) {
@@ -90,21 +106,21 @@ ServerGauges gauges(const Service& service) {
 
 }  // namespace
 
-Json models_json(const Service& service) {
+Json models_json(const Service& service, Protocol protocol) {
   Json data = Json::array();
   for (const std::string& name : service.model.names) {
-    if (name != "*") data.push_back(model_entry(service, name));
+    if (name != "*") data.push_back(model_entry(service, name, protocol));
   }
-  return {{"object", "list"}, {"data", std::move(data)}};
+  if (protocol != Protocol::kMessages) return {{"object", "list"}, {"data", std::move(data)}};
+  const Json first = data.front()["id"];
+  const Json last = data.back()["id"];
+  return {{"data", std::move(data)}, {"has_more", false}, {"first_id", first}, {"last_id", last}};
 }
 
-tl::expected<Json, HttpError> model_json(const Service& service, std::string_view name) {
-  if (service.model.answers_to(name)) return model_entry(service, std::string(name));
-  return tl::unexpected(HttpError{.status = 404,
-                                  .message = fmt::format("\"{}\" is not served here", name),
-                                  .type = "invalid_request_error",
-                                  .code = "model_not_found",
-                                  .param = "model"});
+tl::expected<Json, HttpError> model_json(const Service& service, std::string_view name,
+                                         Protocol protocol) {
+  if (service.model.answers_to(name)) return model_entry(service, std::string(name), protocol);
+  return tl::unexpected(no_such_model(name, service.model));
 }
 
 Json usage_json(const Service& service, const ApiClient& client) {

@@ -6,9 +6,11 @@
 
 namespace tidemill {
 
-Json models_json(const Service& service);
+// In the shape of the protocol's clients: Anthropic's (kMessages) or OpenAI's.
+Json models_json(const Service& service, Protocol protocol);
 // 404 for a name that is not served.
-tl::expected<Json, HttpError> model_json(const Service& service, std::string_view name);
+tl::expected<Json, HttpError> model_json(const Service& service, std::string_view name,
+                                         Protocol protocol);
 // The client's own sums; an admin's and an anonymous one's: those of all.
 Json usage_json(const Service& service, const ApiClient& client);
 // What the status page shows (docs/manual.md lists the fields).

@@ -230,7 +230,8 @@ void Exchange::note_tokens(int64_t request, const Event& event) {
 // The engine broke off or refused a choice: the whole answer fails.
 void Exchange::fail_answer() {
   if (is_answered_) return;
-  const HttpError error = http_error(*answer_->failure(), answer_->has_begun());
+  const bool has_begun = answer_->has_begun() || state_ == State::kAnswering;
+  const HttpError error = http_error(*answer_->failure(), has_begun);
   if (error.status == 500) {
     log_error("{}: {}", record_.id, answer_->failure()->message);
   }
@@ -378,6 +379,7 @@ void Exchange::end(std::string outcome, std::string reason) {
     record_.drafted = cost.drafted;
     record_.accepted = cost.accepted;
     record_.preemptions = cost.preemptions;
+    record_.unkept_calls = cost.unkept_calls;
     if (cost.queued_ms >= 0) record_.started_ms = record_.prepared_ms + cost.queued_ms;
   }
   if (admission_.claim && record_.reason.empty()) {

@@ -33,18 +33,6 @@ const char* id_prefix(Protocol protocol) {
   return "resp_";
 }
 
-HttpError no_such_model(std::string_view asked, const ServedModel& model) {
-  std::string names;
-  for (const std::string& name : model.names) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  }
-  return {.status = 404,
-          .message = fmt::format("model: \"{}\" is not served here; there is: {}", asked, names),
-          .type = "invalid_request_error",
-          .code = "model_not_found",
-          .param = "model"};
-}
-
 // One body on its way to a PreparedAnswer. Errors of the body are values of the usual kind.
 class Preparation {
  public:
@@ -172,21 +160,7 @@ Result<std::vector<int32_t>> read_token_ids(const Json& tokens, const Tokenizer&
   return ids;
 }
 
-}  // namespace
-
-bool ServedModel::answers_to(std::string_view name) const {
-  return std::any_of(names.begin(), names.end(),
-                     [&](const std::string& own) { return own == name || own == "*"; });
-}
-
-tl::expected<PreparedAnswer, HttpError> prepare_answer(Protocol protocol, std::string_view body,
-                                                       const ServedModel& model, std::string nonce,
-                                                       uint64_t seed) {
-  return Preparation(protocol, model, std::move(nonce), seed).run(body);
-}
-
-Result<Json> tokenize(std::string_view body, const ServedModel& model) {
-  TRY(const Json json, parse_json(body));
+Result<Json> tokenize_json(const Json& json, const ServedModel& model) {
   TRY(const Fields fields, Fields::of(json, ""));
   std::vector<int32_t> ids;
   if (fields.find("messages")) {
@@ -203,8 +177,7 @@ Result<Json> tokenize(std::string_view body, const ServedModel& model) {
   return Json{{"count", ids.size()}, {"max_model_len", model.context}, {"tokens", std::move(ids)}};
 }
 
-Result<Json> detokenize(std::string_view body, const ServedModel& model) {
-  TRY(const Json json, parse_json(body));
+Result<Json> detokenize_json(const Json& json, const ServedModel& model) {
   TRY(const Fields fields, Fields::of(json, ""));
   TRY(const Json* tokens, fields.array("tokens"));
   if (!tokens) return fields.wrong("tokens", "an array of token ids");
@@ -212,11 +185,61 @@ Result<Json> detokenize(std::string_view body, const ServedModel& model) {
   return Json{{"prompt", model.tokenizer->decode(ids)}};
 }
 
-Result<Json> count_tokens(std::string_view body, const ServedModel& model) {
-  TRY(const Json json, parse_json(body));
+Result<Json> count_tokens_json(const Json& json, const ServedModel& model) {
   TRY(const ConversationRequest request, read_messages_body(json, model.policy));
   TRY(const std::vector<int32_t> ids, encode_prompt(request.prompt, *model.tokenizer));
   return Json{{"input_tokens", ids.size()}};
+}
+
+template <typename Answer>
+tl::expected<Json, HttpError> answer_to(std::string_view body, const ServedModel& model,
+                                        const Answer& answer) {
+  const Result<Json> json = parse_json(body);
+  if (!json) return tl::unexpected(http_error(json.error()));
+  Result<Json> made = answer(*json);
+  if (!made) return tl::unexpected(http_error(made.error()));
+  if (json->contains("model") && (*json)["model"].is_string()) {
+    const auto& name = (*json)["model"].get_ref<const std::string&>();
+    if (!model.answers_to(name)) return tl::unexpected(no_such_model(name, model));
+  }
+  return *std::move(made);
+}
+
+}  // namespace
+
+HttpError no_such_model(std::string_view asked, const ServedModel& model) {
+  std::string names;
+  for (const std::string& name : model.names) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  }
+  return {.status = 404,
+          .message = fmt::format("model: \"{}\" is not served here; there is: {}", asked, names),
+          .type = "invalid_request_error",
+          .code = "model_not_found",
+          .param = "model"};
+}
+
+bool ServedModel::answers_to(std::string_view name) const {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& own) { return own == name || own == "*"; });
+}
+
+tl::expected<PreparedAnswer, HttpError> prepare_answer(Protocol protocol, std::string_view body,
+                                                       const ServedModel& model, std::string nonce,
+                                                       uint64_t seed) {
+  return Preparation(protocol, model, std::move(nonce), seed).run(body);
+}
+
+tl::expected<Json, HttpError> tokenize(std::string_view body, const ServedModel& model) {
+  return answer_to(body, model, [&](const Json& json) { return tokenize_json(json, model); });
+}
+
+tl::expected<Json, HttpError> detokenize(std::string_view body, const ServedModel& model) {
+  return answer_to(body, model, [&](const Json& json) { return detokenize_json(json, model); });
+}
+
+tl::expected<Json, HttpError> count_tokens(std::string_view body, const ServedModel& model) {
+  return answer_to(body, model, [&](const Json& json) { return count_tokens_json(json, model); });
 }
 
 }  // namespace tidemill

@@ -21,9 +21,11 @@ struct ServedModel {
   // none. "*" among them: whatever they like.
   std::vector<std::string> names;
 
-  // kRequest with code model_not_found.
   bool answers_to(std::string_view name) const;
 };
+
+// 404, with the names that there are.
+HttpError no_such_model(std::string_view asked, const ServedModel& model);
 
 struct PreparedAnswer {
   std::vector<Request> requests;  // without id, tenant and deadline
@@ -44,13 +46,13 @@ tl::expected<PreparedAnswer, HttpError> prepare_answer(Protocol protocol, std::s
                                                        const ServedModel& model, std::string nonce,
                                                        uint64_t seed);
 
-// The bodies of the tokens' own endpoints; answers are JSON objects.
+// The bodies of the tokens' own endpoints; answers are JSON objects. Errors as above.
 // {"prompt": TEXT, "add_special_tokens": true} or {"messages": ..} -> {"tokens", "count",
 // "max_model_len"}
-Result<Json> tokenize(std::string_view body, const ServedModel& model);
+tl::expected<Json, HttpError> tokenize(std::string_view body, const ServedModel& model);
 // {"tokens": [..]} -> {"prompt"}
-Result<Json> detokenize(std::string_view body, const ServedModel& model);
+tl::expected<Json, HttpError> detokenize(std::string_view body, const ServedModel& model);
 // A body of /v1/messages, max_tokens left out or not -> {"input_tokens"}
-Result<Json> count_tokens(std::string_view body, const ServedModel& model);
+tl::expected<Json, HttpError> count_tokens(std::string_view body, const ServedModel& model);
 
 }  // namespace tidemill

@@ -21,6 +21,8 @@
 
 namespace tidemill {
 
+double unix_seconds();  // wall clock
+
 struct ServiceOptions {
   std::vector<std::string> model_names = {"tidemill"};  // ServedModel::names
   RequestPolicy policy;
@@ -59,13 +61,13 @@ struct Service {
   std::atomic<int64_t> streams{0};    // of them: that have begun to stream
   std::atomic<const HttpServer*> http{nullptr};  // once there is one
   const Clock::time_point started = Clock::now();
+  const double started_unix_s = unix_seconds();
   WorkQueue workers;  // last: its threads use the others
 };
 
 // 24 random characters a-z 0-9 (124 bits).
 std::string random_nonce();
 uint64_t random_seed();
-double unix_seconds();  // wall clock
 
 // Refusals of the server itself: 503.
 HttpError draining_error();

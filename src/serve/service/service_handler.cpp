@@ -29,6 +29,13 @@ HttpError no_key(std::string_view presented) {
                       "invalid_api_key");
 }
 
+// Of the client, at paths that two protocols share.
+Protocol protocol_of(const HttpHead& head) {
+  const bool is_anthropic =
+      !head.header("anthropic-version").empty() || head.path.starts_with("/anthropic/");
+  return is_anthropic ? Protocol::kMessages : Protocol::kChat;
+}
+
 HttpResponse json_response(const Json& json, int status = 200) {
   return {.status = status, .headers = {}, .body = to_text(json)};
 }
@@ -256,9 +263,9 @@ void ServiceHandler::start_work(const Route& route, HttpRequest request,
     const auto run = route.endpoint == Endpoint::kTokenize     ? tokenize
                      : route.endpoint == Endpoint::kDetokenize ? detokenize
                                                                : count_tokens;
-    const Result<Json> json = run(body, service_.model);
+    const auto json = run(body, service_.model);
     auto response = std::make_shared<HttpResponse>(
-        json ? json_response(*json) : error_response(route.protocol, http_error(json.error())));
+        json ? json_response(*json) : error_response(route.protocol, json.error()));
     *response = with_headers(std::move(*response), headers);
     thread_.post([this, number, response] {
       const auto at = working_.find(number);
@@ -277,10 +284,11 @@ void ServiceHandler::start_work(const Route& route, HttpRequest request,
 HttpResponse ServiceHandler::answer_now(const Route& route, const HttpRequest& request) {
   switch (route.endpoint) {
     case Endpoint::kModels:
-      return json_response(models_json(service_));
+      return json_response(models_json(service_, protocol_of(request)));
     case Endpoint::kModel: {
-      const auto model = model_json(service_, model_in_path(request.path));
-      return model ? json_response(*model) : error_response(route.protocol, model.error());
+      const Protocol protocol = protocol_of(request);
+      const auto model = model_json(service_, model_in_path(request.path), protocol);
+      return model ? json_response(*model) : error_response(protocol, model.error());
     }
     case Endpoint::kUsage:
       return json_response(usage_json(service_, *service_.keys.find(presented_key(request))));

@@ -103,6 +103,23 @@ TEST(ServiceHandler, ReasoningAndToolCalls) {
   expect_idle(plant);
 }
 
+// User case 58.
+TEST(ServiceHandler, CallsThatWereAnnouncedAndNeverCameAreCounted) {
+  const auto unkept_calls = [](const std::string& text) {
+    ServicePlant plant;
+    Json body = say("say: " + text);
+    body["tools"] = {{{"type", "function"}, {"function", {{"name", "Let"}}}},
+                     {{"type", "function"}, {"function", {{"name", "g"}}}}};
+    body["thinking"] = {{"type", "enabled"}};  // "Let me see." is what is thought
+    plant.ask("/v1/chat/completions", body);
+    return plant.last_record().unkept_calls;
+  };
+  EXPECT_EQ(unkept_calls("Done."), 1);
+  EXPECT_EQ(unkept_calls("\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"g\">\n\n</｜DSML｜ "
+                         "invoke>\n</｜DSML｜ calls>"),
+            0);
+}
+
 TEST(ServiceHandler, ManyPromptsAndChoices) {
   ServicePlant plant;
   const Json body = {{"prompt", {"say: a", "say: b"}}, {"n", 2}, {"max_tokens", 10}};
