@@ -45,8 +45,10 @@ std::string chat_body(int64_t max_tokens) {
 // Asks once on each connection and reads all answers to their [DONE]. In a forked process.
 [[noreturn]] void run_clients(uint16_t port, int64_t streams, int64_t tokens) {
   const std::string body = chat_body(tokens);
-  const std::string request = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-                              "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  const std::string request =
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body;
   const int poll = epoll_create1(0);
   std::vector<std::string> ends(1024);  // of what has come, by descriptor
   for (int64_t i = 0; i < streams; ++i) {
@@ -173,8 +175,8 @@ void answer_push(benchmark::State& state, Protocol protocol, const char* field) 
     bytes += static_cast<int64_t>(out.size());
   }
   state.SetItemsProcessed(state.iterations());
-  state.counters["bytes"] = benchmark::Counter(static_cast<double>(bytes),
-                                               benchmark::Counter::kAvgIterations);
+  state.counters["bytes"] =
+      benchmark::Counter(static_cast<double>(bytes), benchmark::Counter::kAvgIterations);
 }
 BENCHMARK_CAPTURE(answer_push, chat, Protocol::kChat, "messages");
 BENCHMARK_CAPTURE(answer_push, completions, Protocol::kCompletions, "prompt");

@@ -78,8 +78,10 @@ class Attend:
         s = torch.einsum("bhqd,bkd->bhqk", q.float(), kv.float()) * scale
         s = s.masked_fill(~ok.unsqueeze(1), -torch.inf)
         lse = torch.logsumexp(s, -1)
-        p = torch.exp(s - lse.unsqueeze(-1))
-        return torch.einsum("bhqk,bkd->bhqd", p, kv.float()).to(torch.bfloat16), lse
+        top = s.amax(-1, keepdim=True)
+        p = torch.exp(s - top)                                       # rounded against the maximum, as deployed
+        o = torch.einsum("bhqk,bkd->bhqd", p.to(torch.bfloat16).float(), kv.float())
+        return o * torch.exp(top - lse.unsqueeze(-1)), lse
 
 
 @comp

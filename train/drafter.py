@@ -78,5 +78,5 @@ class DSpark(nn.Module):
         v, z = ops.k_collapse_norm_u(h, pre, self.norm)
         m = F.embedding(ids.gather(1, pos.clamp_max(S - 1).view(B, -1)).view(-1), self.m_embed.to(BF))
         logits = F.linear(z, head) + F.linear(m, self.m_head.to(BF))
-        conf = (torch.cat((v, m), -1).float() * self.conf).sum(-1)
+        conf = (torch.cat((v, m), -1).float() * self.conf.to(BF).float()).sum(-1)
         return logits.view(B, A, n, -1), conf.view(B, A, n), torch.stack(loads)

@@ -1,13 +1,23 @@
-"""Write the checkpoint in the released on-disk format: released tensor names, FP8 E4M3 + UE8M0 (32x32), FP4 experts (two codes a
-byte, I8), E4M3 Engram rows with one scale per 32 columns, bf16 embedding / head / norms, fp32 mHC, sinks and router biases.
-The rounding is the same as the fake quantisation that the model was trained with, so nothing changes by exporting."""
-import json, os, struct
+"""Checkpoint folder in the released layout: safetensors, config, tokenizer, generation defaults, Engram token map.
+
+The rounding is the fake quantisation that the model was trained with, so exporting changes nothing.
+"""
+import json
+import os
+import shutil
+import struct
+
 import numpy as np
 import torch
 from .config import compressed_token_map
 from .formats import q8_parts, w4_parts, w8_parts
 
 ST_NAME = {"bf16": "BF16", "f32": "F32", "e4m3": "F8_E4M3", "e8m0": "F8_E8M0", "i8": "I8"}
+
+
+def write_json(path, value, **kw):
+    with open(path, "w", encoding="utf8") as f:
+        json.dump(value, f, ensure_ascii=False, **kw)
 
 
 def scale_byte(s):
@@ -79,11 +89,11 @@ class Writer:
                 fh.write(h)
                 for k in names:
                     fh.write(self.t[k][2])
-        json.dump(dict(metadata=dict(total_size=total), weight_map=index), open(f"{folder}/model.safetensors.index.json", "w"))
+        write_json(f"{folder}/model.safetensors.index.json", dict(metadata=dict(total_size=total), weight_map=index))
         return total
 
 
-def export_block(W, p, b, c, backbone, l):
+def export_block(W, p, b):
     a, f = b.attn, b.ffn
     W.bf16(p + "attn_norm.weight", b.attn_norm), W.bf16(p + "ffn_norm.weight", b.ffn_norm)
     for n in ("attn", "ffn"):
@@ -111,19 +121,40 @@ def export_block(W, p, b, c, backbone, l):
         W.bf16(p + "engram.q_weight", b.e_q), W.bf16(p + "engram.k_weight", b.e_k)
 
 
-def export(net, draft, raw, folder, n_files=5):
-    W, c = Writer(), net.c
+def export(net, draft, raw, folder, tokenizer, temperatures=None, n_files=3):
+    """-> payload bytes. `tokenizer`: path of tokenizer.json; `temperatures`: of the confidences, one per draft position"""
+    W = Writer()
     W.bf16("embed.weight", net.embed)
     for l, b in enumerate(net.layers):
-        export_block(W, f"layers.{l}.", b, c, True, l)
+        export_block(W, f"layers.{l}.", b)
     W.bf16("norm.weight", net.norm), W.bf16("head.weight", net.head)
     for i, b in enumerate(draft.stages):
-        export_block(W, f"mtp.{i}.", b, c, False, c.L + i)
+        export_block(W, f"mtp.{i}.", b)
     W.fp8("mtp.0.main_proj", draft.main_proj), W.bf16("mtp.0.main_norm.weight", draft.main_norm)
     z = f"mtp.{len(draft.stages) - 1}."
     W.bf16(z + "norm.weight", draft.norm)
     W.bf16(z + "markov_head.embed.weight", draft.m_embed), W.bf16(z + "markov_head.head.weight", draft.m_head)
     W.bf16(z + "confidence_head.proj.weight", draft.conf)
     total = W.save(folder, n_files)
-    json.dump(raw, open(f"{folder}/config.json", "w"), indent=1)
+    write_companions(folder, raw, tokenizer, temperatures)
     return total
+
+
+def write_companions(folder, raw, tokenizer, temperatures=None):
+    """everything but the weights"""
+    from tokenizers import Tokenizer
+    t = raw["text_config"]
+    put = lambda name, value: write_json(f"{folder}/{name}", value, indent=1)
+    put("config.json", raw)
+    shutil.copyfile(tokenizer, f"{folder}/tokenizer.json")
+    table, n = compressed_token_map(Tokenizer.from_file(tokenizer))
+    assert n == t["engram_compressed_vocab_size"], "config.json belongs to another tokenizer"
+    np.array(table, "<i4").tofile(f"{folder}/engram_token_map.i32")
+    put("tokenizer_config.json", dict(
+        add_bos_token=False, add_eos_token=False, bos_token="<｜begin▁of▁sentence｜>", eos_token="<｜end▁of▁sentence｜>",
+        pad_token="<｜▁pad▁｜>", unk_token=None, clean_up_tokenization_spaces=False,
+        model_max_length=t["max_position_embeddings"], tokenizer_class="PreTrainedTokenizerFast"))
+    # the release has no place for the temperatures of the confidence head; this key is ours, other readers ignore it
+    extra = dict(dspark_confidence_temperatures=temperatures) if temperatures else {}
+    put("generation_config.json", dict(_from_model_config=True, bos_token_id=0, eos_token_id=1, pad_token_id=2, do_sample=True,
+                                       temperature=0.6, top_p=0.95, **extra))

@@ -25,8 +25,9 @@ def ste(q, x):
 
 
 def _rms(x, w):
+    """stored norm weights are bf16, so training sees them rounded"""
     f = x.float()
-    return (w * (f * torch.rsqrt(f.square().mean(-1, keepdim=True) + 1e-20))).to(torch.bfloat16)
+    return (w.to(torch.bfloat16) * (f * torch.rsqrt(f.square().mean(-1, keepdim=True) + 1e-20))).to(torch.bfloat16)
 
 
 @comp
@@ -117,7 +118,7 @@ def k_pair(k, g):
 @comp
 def k_route(x, gw, bias, topk: int, factor: float):
     """-> dense routing weights [T,E] (0 where not chosen), chosen counts [E]"""
-    l = F.linear(x.float(), gw).clamp(min=-40)
+    l = F.linear(x.float(), gw.to(torch.bfloat16).float()).clamp(min=-40)
     s = torch.sqrt(F.softplus(l))
     idx = (s.detach() + bias).topk(topk, -1).indices
     hot = torch.zeros_like(s).scatter(-1, idx, 1.0)
@@ -140,7 +141,7 @@ def k_engram(h, kvv, qw, kw):
     """streams h [T,n,D]; kvv [T,(n+1)*D]: a key per stream, then the value"""
     n, D = h.shape[1:]
     key, val = kvv[:, : n * D].float().unflatten(-1, (n, D)), kvv[:, n * D:].float()
-    hf, w = h.float(), qw.float() * kw.float()
+    hf, w = h.float(), qw.to(torch.bfloat16).float() * kw.to(torch.bfloat16).float()
     rs = torch.rsqrt(hf.square().mean(-1) + 1e-20) * torch.rsqrt(key.square().mean(-1) + 1e-20)
     dot = (hf * w * key).sum(-1) * rs * D ** -0.5
     gate = torch.sigmoid(torch.sign(dot) * dot.abs().clamp_min(1e-6).sqrt())

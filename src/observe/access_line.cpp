@@ -48,6 +48,7 @@ class Line {
 std::string access_line(const RequestRecord& record) {
   Line line("request");
   line.text("id", record.id);
+  if (record.request_id != record.id) line.text("request", record.request_id);
   line.text("client", record.client);
   line.text("endpoint", record.endpoint);
   line.text("model", record.model);

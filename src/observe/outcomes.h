@@ -9,8 +9,8 @@
 namespace tidemill {
 
 // The last one stands for all others, so that a sum over outcomes is a sum over requests.
-inline constexpr std::array<std::string_view, 7> kOutcomes = {
-    "stop", "length", "tool_calls", "abort", "error", "refused", "other"};
+inline constexpr std::array<std::string_view, 8> kOutcomes = {
+    "stop", "length", "tool_calls", "abort", "error", "refused", "replayed", "other"};
 
 inline size_t outcome_index(std::string_view outcome) {
   const auto place = std::find(kOutcomes.begin(), kOutcomes.end() - 1, outcome);

@@ -10,7 +10,8 @@
 namespace tidemill {
 
 struct RequestRecord {
-  std::string id;        // as the client sees it
+  std::string id;        // of the answer, as the client sees it; without one request_id
+  std::string request_id;  // X-Request-Id: there before the answer has an id
   std::string client;    // name of its key; "anonymous" without keys
   std::string endpoint;  // "/v1/chat/completions"
   std::string model;

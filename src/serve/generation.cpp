@@ -282,11 +282,12 @@ Status limit_tokens(Generation& generation, int64_t prompt_tokens, int64_t conte
   const int64_t left = context - prompt_tokens;
   const bool is_cut = generation.cuts_max_tokens || !generation.max_tokens;
   if (left < 1 || (!is_cut && *generation.max_tokens > left)) {
+    const std::string asked =
+        generation.max_tokens ? fmt::format(" and {} are asked for", *generation.max_tokens) : "";
     return fail(ErrorCode::kContextLength,
-                "the prompt has {} tokens and {} are asked for; the context is {}; shorten the "
-                "prompt or ask for {}",
-                prompt_tokens, generation.max_tokens.value_or(1), context,
-                left < 1 ? "less" : fmt::format("at most {}", left));
+                "the prompt has {} tokens{}; the context is {}; shorten the prompt{}",
+                prompt_tokens, asked, context,
+                left < 1 ? "" : fmt::format(" or ask for at most {}", left));
   }
   generation.request.max_tokens =
       std::min(generation.max_tokens.value_or(generation.default_max_tokens), left);

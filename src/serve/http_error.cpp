@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <utility>
 
 namespace tidemill {
 namespace {
@@ -54,6 +55,8 @@ std::string_view anthropic_type(int status) {
   switch (status) {
     case 401:
       return "authentication_error";
+    case 402:
+      return "billing_error";
     case 403:
       return "permission_error";
     case 404:
@@ -99,6 +102,13 @@ HttpError http_error(const Error& error, bool has_begun) {
               .type = std::string(kServer),
               .code = "internal_error"};
   }
+}
+
+HttpError client_error(int status, std::string message, std::string code) {
+  return {.status = status,
+          .message = std::move(message),
+          .type = std::string(kInvalid),
+          .code = std::move(code)};
 }
 
 Json openai_error(const HttpError& error) {

@@ -24,6 +24,9 @@ struct HttpError {
 // is the server's: 500 and a number for its log, for the message may name files.
 HttpError http_error(const Error& error, bool has_begun = false);
 
+// An error of the client's that has no Error: an unknown path, a missing key.
+HttpError client_error(int status, std::string message, std::string code);
+
 // {"error": {"message", "type", "param", "code"}}
 Json openai_error(const HttpError& error);
 // {"type": "error", "error": {"type", "message"}}

@@ -143,7 +143,7 @@ TEST(ResponsesAnswer, FailsWithItsItemsClosed) {
   EXPECT_EQ(join(events)[0]["status"], "incomplete");
   const Json last = Json::parse(events.back().data);
   EXPECT_EQ(last["type"], "response.failed");
-  EXPECT_EQ(last["response"]["error"].dump(), R"({"code":"deadline_exceeded","message":"late"})");
+  EXPECT_EQ(last["response"]["error"].dump(), R"({"code":"server_error","message":"late"})");
 }
 
 }  // namespace

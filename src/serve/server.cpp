@@ -33,8 +33,8 @@ class Server::Impl {
           deliver.push_back([&thread, raw](std::vector<Event> events, std::function<void()> taken) {
             auto shared = std::make_shared<std::vector<Event>>(std::move(events));
             thread.post([raw, shared, taken = std::move(taken)] {
+              taken();  // this thread is at work on them: more may be posted behind
               raw->take(std::move(*shared));
-              taken();
             });
           });
           return handler;

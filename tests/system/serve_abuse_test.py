@@ -297,7 +297,7 @@ class Plant(unittest.TestCase):
             await self.one_answer(path, stream=self.watched // len(ANSWERS) % 4 != 3)
             self.watched += 1
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done.wait(), 0.05)
+                await asyncio.wait_for(done.wait(), 0.02)
 
     def text(self, words=20):
         return " ".join(self.random.choice(("tide", "mühle", "水車", "🌊", "42", "wheel,"))

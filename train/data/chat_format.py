@@ -202,4 +202,4 @@ def token_ids(segments, tokenizer):
 
 def spells_special(text):
     """such text would be read as special tokens by a tokenizer that knows added ones"""
-    return "｜" in text or THINK in text or END_THINK in text or "<|" in text
+    return "｜" in text or any(t in text for t in (THINK, END_THINK, "<|EOT|>", "<|place_holder"))

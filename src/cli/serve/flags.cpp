@@ -15,10 +15,6 @@ constexpr int64_t kMebi = int64_t{1} << 20;
 // Names under which this machine is reached over the loopback interface.
 const std::vector<std::string> kLoopbackHosts = {"localhost", "127.0.0.1", "[::1]"};
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
 void add_engine(ServeFlags& flags, CLI::App& command) {
   const std::string group = "Engine";
   Options& engine = flags.engine;
@@ -203,8 +199,16 @@ ServerOptions ServeFlags::server_options(const std::filesystem::path& directory,
   service.policy.defaults = defaults;
   service.policy.thinking =
       thinking == "on" || (thinking == "auto" && !is_bundled_model(directory));
-  if (service.hosts.empty() && is_loopback(options.http.host)) service.hosts = kLoopbackHosts;
+  if (service.hosts.empty() && is_local()) {
+    service.hosts = kLoopbackHosts;
+    service.hosts.push_back(options.http.host);
+  }
   return options;
+}
+
+bool ServeFlags::is_local() const {
+  const std::string& host = server.http.host;
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 Result<KeyRing> ServeFlags::keys() const {

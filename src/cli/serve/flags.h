@@ -32,6 +32,7 @@ struct ServeFlags {
   // What follows from the flags together. `directory`: of the model.
   ServerOptions server_options(const std::filesystem::path& directory,
                                const SamplingParams& defaults) const;
+  bool is_local() const;  // reached over the loopback interface only
   // Of --api-key: a key file, or the name of an environment variable that holds the only key.
   Result<KeyRing> keys() const;
 };

@@ -1,4 +1,5 @@
 // tidemill serve: the HTTP server over an engine.
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -18,6 +19,8 @@
 
 namespace tidemill::cli {
 namespace {
+
+constexpr int kStoppedExit = 130;
 
 // SIGINT and SIGTERM as values. Threads that are started while it exists do not see the signals;
 // wait() gets them.
@@ -45,12 +48,20 @@ class StopSignals {
   sigset_t before_;
 };
 
+// The memory of large bodies goes back to the system with them. By itself the allocator would keep
+// ever larger blocks for later ones.
+void return_large_blocks() {
+  ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
 struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ServedEngine> engine;
 };
 
-Result<Loaded> load(const ServeFlags& flags, const std::filesystem::path& directory) {
+Result<Loaded> load(const ServeFlags& flags, const std::filesystem::path& directory,
+                    const StopSignals& signals) {
   Loaded loaded;
   TRY(Tokenizer tokenizer, Tokenizer::load(directory / "tokenizer.json"));
   loaded.tokenizer = std::make_unique<Tokenizer>(std::move(tokenizer));
@@ -65,7 +76,12 @@ Result<Loaded> load(const ServeFlags& flags, const std::filesystem::path& direct
   options.model = directory;
   options.prefix_cache = flags.prefix_caching;
   ProgressBar bar("loading");
-  TRY(auto engine, Engine::open(options, [&](double fraction) { bar.update(fraction); }));
+  const auto progress = [&](double fraction) {
+    bar.update(fraction);
+    // Nothing has begun that would have to end in order.
+    if (signals.wait(std::chrono::milliseconds(0))) ::_exit(kStoppedExit);
+  };
+  TRY(auto engine, Engine::open(options, progress));
   loaded.engine = std::make_unique<LoadedEngine>(std::move(engine));
   return loaded;
 }
@@ -112,21 +128,27 @@ void run(Server& server, const StopSignals& signals, double drain_timeout_s) {
 
 Status serve(ServeFlags& flags, CLI::App& command) {
   TRY(const Settings settings, Settings::apply(command, flags.config));
+  // First, so that a key in the place of its file's name is not printed.
+  TRY(KeyRing keys, flags.keys());
   fmt::print(stderr, "tidemill: options\n{}", settings.describe(command));
   if (flags.server.service.log_bodies && log_level() > LogLevel::kInfo) {
     set_log_level(LogLevel::kInfo);
   }
-  TRY(KeyRing keys, flags.keys());
   TRY(const std::filesystem::path directory, find_model(flags.model));
 
+  return_large_blocks();
   const Clock::time_point begin = Clock::now();
   const StopSignals signals;
-  TRY(const Loaded loaded, load(flags, directory));
+  TRY(const Loaded loaded, load(flags, directory, signals));
   ServerOptions options = flags.server_options(directory, loaded.engine->info().defaults);
   const std::string model = options.service.model_names.front();
   TRY(auto server,
       Server::start(std::move(options), std::move(keys), *loaded.engine, *loaded.tokenizer));
   greet(flags, *server, model, seconds_since(begin));
+  if (flags.api_key.empty() && !flags.is_local()) {
+    log_warning("serve: whoever reaches {} may use this server (--api-key)",
+                flags.server.http.host);
+  }
   run(*server, signals, flags.drain_timeout_s);
   return {};
 }

@@ -142,8 +142,10 @@ void Acceptor::turn_away(tcp::socket client) {
   if (server_.tls) return;  // it takes more than a write to tell
   ServerThread& thread = *threads_.front();
   HttpResponse response{.status = 503, .headers = {{"Retry-After", "1"}}};
-  response.body = thread.error_body(503, fmt::format("all {} connections are in use; try again",
-                                                     server_.options.limits.connections));
+  response.body = thread.error_body(503,
+                                    fmt::format("all {} connections are in use; try again in 1 s",
+                                                server_.options.limits.connections),
+                                    nullptr);
   std::string text;
   append_response_head(text, response, HttpFraming::kLength, HttpAfter::kClose, thread.date_line());
   text += response.body;

@@ -94,6 +94,7 @@ Connection::Awaited Connection::exchange() {
     bool read = co_await read_head(reader);
     if (read && reader.stage() == RequestReader::Stage::kBody) read = co_await read_body(reader);
     if (closed_) co_return false;
+    head_ = nullptr;
     // Else an answer is on its way already, or nothing is owed.
     if (read) hand_over(std::move(reader.request()));
   }
@@ -133,6 +134,7 @@ Connection::Awaited Connection::read_head(RequestReader& reader) {
   has_request_ = true;
   thread_.server().begin_request();
   HttpRequest& request = reader.request();
+  head_ = &request;
   request.peer = peer_;
   request.arrived = arrived_;
   head_only_ = reader.is_head();
@@ -145,7 +147,7 @@ Connection::Awaited Connection::read_head(RequestReader& reader) {
   if (decided && !refusal) co_return true;
   if (reader.stage() == RequestReader::Stage::kBody) keep_alive_ = false;
   if (!decided)
-    refusal = HttpResponse{.status = 500, .body = thread_.error_body(500, "internal error")};
+    refusal = HttpResponse{.status = 500, .body = thread_.error_body(500, "internal error", head_)};
   answer_ = Answer::kOwed;
   send(std::move(*refusal));
   co_return false;
@@ -190,16 +192,16 @@ bool Connection::feed(RequestReader& reader) {
   return taken > 0;
 }
 
+// Only what has come: what is announced takes no memory, and anyone can announce.
 bool Connection::reserve_body(RequestReader& reader) {
-  const int64_t length = reader.content_length();
-  const int64_t size = length >= 0 ? length : static_cast<int64_t>(reader.request().body.size());
+  const auto size = static_cast<int64_t>(reader.request().body.size());
   const int64_t more = size - body_reserved_;
   if (more <= 0) return true;
   if (thread_.server().reserve_body(more)) {
     body_reserved_ = size;
     return true;
   }
-  refuse(503, "the bodies of other requests fill the memory for them; try again");
+  refuse(503, "the bodies of other requests fill the memory for them; try again in 1 s");
   return false;
 }
 
@@ -326,7 +328,7 @@ void Connection::refuse(int status, const std::string& message) {
   thread_.server().refused.fetch_add(1);
   set_read_limit(Clock::time_point::max());
   keep_alive_ = false;
-  HttpResponse response{.status = status, .body = thread_.error_body(status, message)};
+  HttpResponse response{.status = status, .body = thread_.error_body(status, message, head_)};
   if (status == 503) response.headers.push_back({"Retry-After", "1"});
   answer_ = Answer::kOwed;
   send(std::move(response));
@@ -352,6 +354,7 @@ void Connection::begin(HttpResponse head) {
   if (http_1_0_) keep_alive_ = false;
   append_head(head, false);
   answer_ = Answer::kStreaming;
+  largest_turn_ = 0;
   flush_later();
   write(head.body);
 }
@@ -369,10 +372,11 @@ void Connection::append_head(const HttpResponse& response, bool whole) {
 
 void Connection::write(std::string_view bytes) {
   if (answer_ != Answer::kStreaming || head_only_ || bytes.empty()) return;
-  // In the first write of a turn, all that waits was left by the socket in earlier turns.
-  if (!flush_due_ && static_cast<int64_t>(buffered()) > limits().buffer) {
-    return close(HttpClose::kSlowReader);
-  }
+  // In the first write of a turn, all that waits was left by the socket in earlier turns. What one
+  // turn writes is not the reader's fault, however much it is.
+  const size_t most = static_cast<size_t>(limits().buffer) + largest_turn_;
+  if (!flush_due_ && buffered() > most) return close(HttpClose::kSlowReader);
+  turn_ += bytes.size();
   try {
     if (chunked_) {
       append_chunk(pending_, bytes);
@@ -394,6 +398,8 @@ void Connection::end() {
 
 void Connection::finish_answer() {
   answer_ = Answer::kNone;
+  // A read through TLS cannot be woken; it may wait for the rest of a record that never comes.
+  if (tls_) set_read_limit(Clock::now() + limits().idle_timeout);
   flush_later();
   if (reply_) std::exchange(reply_, nullptr)->ended();
 }
@@ -403,7 +409,7 @@ void Connection::abandon() {
   reply_ = nullptr;
   if (answer_ == Answer::kStreaming) return close(HttpClose::kFailed);
   run_guarded("an answer of 500", [this] {
-    send({.status = 500, .body = thread_.error_body(500, "the request was not answered")});
+    send({.status = 500, .body = thread_.error_body(500, "the request was not answered", head_)});
   });
 }
 
@@ -412,7 +418,7 @@ void Connection::answer_failed() {
   if (answer_ == Answer::kNone) return;
   if (answer_ == Answer::kStreaming) return close(HttpClose::kFailed);
   if (reply_) std::exchange(reply_, nullptr)->closed(HttpClose::kFailed);
-  send({.status = 500, .body = thread_.error_body(500, "internal error")});
+  send({.status = 500, .body = thread_.error_body(500, "internal error", head_)});
 }
 
 void Connection::end_request() {
@@ -434,6 +440,7 @@ void Connection::flush_later() {
 
 void Connection::flush() {
   flush_due_ = false;
+  largest_turn_ = std::max(largest_turn_, std::exchange(turn_, 0));
   if (closed_ || write_in_flight_ || buffered() == 0) return;
   write_limit_ = Clock::now() + limits().write_timeout;
   if (!tls_) {

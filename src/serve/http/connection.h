@@ -110,6 +110,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string pending_;  // after writing_
   std::string large_;    // after pending_: the body of a whole answer, not copied
   Clock::time_point write_limit_ = Clock::time_point::max();
+  size_t turn_ = 0;          // bytes that the answer has written in this turn
+  size_t largest_turn_ = 0;  // of the answer
 
   Answer answer_ = Answer::kNone;
   bool first_ = true;        // no request yet
@@ -123,6 +125,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool flush_due_ = false;  // at the end of this turn
   bool handing_over_ = false;
   // Of the current request.
+  const HttpHead* head_ = nullptr;  // once it is whole, until it is handed over
   bool head_only_ = false;
   bool http_1_0_ = false;
   bool keep_alive_ = true;

@@ -86,8 +86,9 @@ class HttpHandler {
   // The answer may come now or later. A reply that is let go of without an answer is one of 500, so
   // is an exception; after begin() both cut the connection.
   virtual void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) = 0;
-  // The body of a response that the server itself makes (400, 408, 413, 431, 503).
-  virtual std::string error_body(int status, const std::string& message) = 0;
+  // The body of a response that the server itself makes (400, 408, 413, 417, 431, 500, 503).
+  // `head`: of the request, if it was read; otherwise null.
+  virtual std::string error_body(int status, const std::string& message, const HttpHead* head) = 0;
   // About every kHttpTick, for timeouts and keep-alive.
   virtual void tick() = 0;
 };

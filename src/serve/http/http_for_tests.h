@@ -205,7 +205,7 @@ class TestHandler final : public HttpHandler {
     }
     route->second(*this, std::move(request), std::move(reply));
   }
-  std::string error_body(int status, const std::string& message) override {
+  std::string error_body(int status, const std::string& message, const HttpHead*) override {
     return std::to_string(status) + " " + message;
   }
   void tick() override { ++ticks; }

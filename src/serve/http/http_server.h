@@ -45,7 +45,7 @@ struct HttpServerOptions {
 struct HttpStats {
   int64_t connections = 0;  // open
   int64_t accepted = 0;     // since the start
-  int64_t body_bytes = 0;   // being read, until handle() has returned
+  int64_t body_bytes = 0;   // that have come, until handle() has returned
   int64_t refused = 0;      // answered by the server itself
 };
 

@@ -204,9 +204,7 @@ class RequestReader::Parser final : public http::basic_parser<true> {
   void on_header_impl(error_code&) final {}
   void on_response_impl(int, Text, int, error_code&) final {}
 
-  void on_body_init_impl(const boost::optional<std::uint64_t>& size, error_code&) final {
-    if (size) request.body.reserve(static_cast<size_t>(*size));
-  }
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code&) final {}
   std::size_t on_body_impl(Text bytes, error_code&) final {
     request.body.append(bytes.data(), bytes.size());
     return bytes.size();

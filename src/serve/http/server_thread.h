@@ -56,7 +56,7 @@ class ServerThread final : public HttpThread {
   // Takes over a connection that add_load() has counted; `client` belongs to io().
   void adopt(boost::asio::ip::tcp::socket client);
   // The body of a response that the server makes; empty if the handler throws.
-  std::string error_body(int status, const std::string& message);
+  std::string error_body(int status, const std::string& message, const HttpHead* head);
   // Closes connections between requests, now and after each answer from now on.
   void drain();
   bool draining() const { return draining_; }

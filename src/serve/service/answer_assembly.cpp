@@ -69,7 +69,7 @@ void AnswerAssembly::push(int64_t request, const Event& event, std::string& out)
   const int64_t index = this->index(request, event.choice);
   Choice& choice = choices_[static_cast<size_t>(index)];
   if (choice.ended) return;
-  has_begun_ = has_begun_ || !event.tokens.empty();
+  has_started_ = has_started_ || !event.tokens.empty() || event.usage.queued_ms > 0;
   choice.reasoning.push(event.tokens);
 
   std::vector<OutputDelta> deltas;

@@ -59,8 +59,8 @@ class AnswerAssembly {
   bool is_complete(int64_t request) const;
   // The first choice that the engine refused or broke off.
   const std::optional<Error>& failure() const { return failure_; }
-  // Has any token come?
-  bool has_begun() const { return has_begun_; }
+  // Has the engine computed anything of it, as far as its events tell?
+  bool has_started() const { return has_started_; }
   // Of the first choice, once it has ended.
   AnswerEnd end() const { return end_; }
 
@@ -91,7 +91,7 @@ class AnswerAssembly {
   std::vector<bool> echoed_;         // of each choice
   AnswerCost cost_;
   std::optional<Error> failure_;
-  bool has_begun_ = false;
+  bool has_started_ = false;
   AnswerEnd end_ = AnswerEnd::kFailed;
 };
 

@@ -168,7 +168,7 @@ TEST(AnswerAssembly, OneFailureIsTheAnswers) {
   answer->push(0, broken, out);
   ASSERT_TRUE(answer->failure());
   EXPECT_EQ(answer->failure()->message, "broken");
-  EXPECT_TRUE(answer->has_begun());
+  EXPECT_TRUE(answer->has_started());
 }
 
 TEST(AnswerAssembly, WhatNeverStartedCostsNothing) {

@@ -94,6 +94,7 @@ ServerGauges gauges(const Service& service) {
     gauges.connections = stats.connections;
     gauges.body_bytes = stats.body_bytes;
   }
+  gauges.body_bytes += service.workers.bytes();
   gauges.streams = service.streams;
   gauges.waiting_preparation = service.workers.pending();
   gauges.clients = static_cast<int64_t>(service.keys.clients().size());

@@ -15,6 +15,7 @@ namespace tidemill {
 // Ids of engine requests: they name the exchange they belong to and so its thread.
 struct EngineId {
   static constexpr int kPromptBits = 7;
+  // A body has no more prompts than kMaxChoices: each has one choice at least.
   static_assert((1 << kPromptBits) >= Request::kMaxChoices);
 
   static RequestId of(uint64_t exchange, int64_t prompt) {

@@ -10,8 +10,8 @@
 namespace tidemill {
 namespace {
 
-constexpr double kGraceMs = 30000;      // that the engine has beyond a request's deadline
-constexpr size_t kMostIgnored = 1000;  // bytes of the header X-Ignored-Fields
+constexpr std::chrono::seconds kGrace{30};  // that the engine has beyond a request's deadline
+constexpr size_t kMostIgnored = 1000;       // bytes of the header X-Ignored-Fields
 
 std::string reason_of(const HttpError& error) {
   if (error.code == "context_length_exceeded") return "context_length";
@@ -68,11 +68,13 @@ Exchange::Exchange(Service& service, HttpThread& thread, uint64_t number, Admiss
       request_(std::move(request)),
       reply_(std::move(reply)),
       keeps_(static_cast<bool>(admission_.claim)),
-      last_sent_(request_.arrived) {
+      last_sent_(request_.arrived),
+      deadline_(Deadline::after(std::chrono::microseconds(
+                                    static_cast<int64_t>(1e3 * admission_.timeout_ms)),
+                                request_.arrived)) {
   ++service_.answers;
-  deadline_ = Deadline::after(std::chrono::milliseconds(
-                                  static_cast<int64_t>(admission_.timeout_ms + kGraceMs)))
-                  .time();
+  record_.id = admission_.request_id;
+  record_.request_id = admission_.request_id;
   record_.arrived_unix_s = unix_seconds() - 1e-3 * now_ms();
   record_.client = admission_.client->name;
   record_.endpoint = admission_.endpoint;
@@ -91,13 +93,14 @@ void Exchange::start() {
   reply_->on_close([weak = weak_from_this()](HttpClose reason) {
     if (const auto self = weak.lock()) self->closed(reason);
   });
-  const double left_ms = admission_.timeout_ms - now_ms();
+  const auto bytes = static_cast<int64_t>(request_.body.size());
   const bool accepted = service_.workers.submit(
+      admission_.client->tenant, bytes,
       [weak = weak_from_this(), is_gone = is_gone_, &service = service_, &thread = thread_,
-       number = number_, protocol = admission_.protocol, client = admission_.client, left_ms,
+       number = number_, protocol = admission_.protocol, client = admission_.client, deadline = deadline_,
        body = std::move(request_.body)] {
         auto reading = std::make_shared<Reading>(
-            read(service, number, protocol, *client, left_ms, body, *is_gone));
+            read(service, number, protocol, *client, deadline, body, *is_gone));
         thread.post([weak, reading] {
           if (const auto self = weak.lock()) self->has_read(std::move(*reading));
         });
@@ -109,35 +112,42 @@ void Exchange::start() {
 }
 
 Exchange::Reading Exchange::read(Service& service, uint64_t number, Protocol protocol,
-                                 const ApiClient& client, double timeout_ms,
+                                 const ApiClient& client, Deadline deadline,
                                  const std::string& body, const std::atomic<bool>& is_gone) {
   Reading reading{.prepared = tl::unexpected(HttpError{})};
+  const auto fail_with = [&](ErrorCode code, const char* message) {
+    reading.prepared = tl::unexpected(report({code, message}, "a request for an answer"));
+    return std::move(reading);
+  };
   try {
+    // A client that has left by now is not worth the work.
+    if (is_gone.load()) return fail_with(ErrorCode::kCancelled, "the client has left");
     if (service.options.log_bodies) log_info("{}: {}", client.name, body);
     reading.prepared =
         prepare_answer(protocol, body, service.model, random_nonce(), random_seed());
     if (!reading.prepared) return reading;
     for (Request& request : reading.prepared->requests) {
-      // A client that has left by now is not worth a prefill.
       if (is_gone.load()) return reading;
+      const std::chrono::duration<double, std::milli> left = deadline.remaining();
+      if (left.count() <= 0) {
+        return fail_with(ErrorCode::kDeadline, "the deadline passed before the request was read");
+      }
       request.id = EngineId::of(number, reading.submitted);
       request.tenant = client.tenant;
       request.priority = std::max(request.priority, client.priority_floor);
-      request.timeout_ms = timeout_ms;
+      request.timeout_ms = left.count();
       if (service.options.cache_per_key) {
-        request.cache_salt = fmt::format("{}/{}", client.name, request.cache_salt);
+        request.cache_salt.insert(0, client.name + '\0');  // no name has a NUL
       }
       const auto id = service.engine.submit(std::move(request));
       if (!id) {
-        reading.prepared = tl::unexpected(http_error(id.error()));
+        reading.prepared = tl::unexpected(report(id.error(), "a request for an answer"));
         return reading;
       }
       ++reading.submitted;
     }
   } catch (const std::exception& error) {
-    log_error("a request could not be read: {}", error.what());
-    reading.prepared =
-        tl::unexpected(http_error({ErrorCode::kInternal, "a request could not be read"}));
+    return fail_with(ErrorCode::kInternal, error.what());
   }
   return reading;
 }
@@ -230,11 +240,8 @@ void Exchange::note_tokens(int64_t request, const Event& event) {
 // The engine broke off or refused a choice: the whole answer fails.
 void Exchange::fail_answer() {
   if (is_answered_) return;
-  const bool has_begun = answer_->has_begun() || state_ == State::kAnswering;
-  const HttpError error = http_error(*answer_->failure(), has_begun);
-  if (error.status == 500) {
-    log_error("{}: {}", record_.id, answer_->failure()->message);
-  }
+  const HttpError error = report(*answer_->failure(), record_.id,
+                                 answer_->has_started() || state_ == State::kAnswering);
   refusal_ = reason_of(error);
   send_error(error);
   cancel_engine();
@@ -247,6 +254,8 @@ void Exchange::finish() {
     answer_->finish(out);
     if (stream_) {
       send(std::move(out));
+      // It may have been closed by now, which closed() would say in a later turn.
+      if (!reply_->is_open()) return end("abort", "client_gone");
       reply_->end();
       is_answered_ = true;
     } else {
@@ -256,8 +265,8 @@ void Exchange::finish() {
   } else if (!aborted_.empty()) {
     end("abort", aborted_);
   } else {
-    const bool has_begun = answer_ && answer_->has_begun();
-    end(has_begun ? "error" : "refused", refusal_);
+    const bool has_started = answer_ && answer_->has_started();
+    end(has_started ? "error" : "refused", refusal_);
   }
 }
 
@@ -315,7 +324,12 @@ void Exchange::send_error(const HttpError& error) {
 
 void Exchange::tick(Clock::time_point now) {
   if (is_answered_) return;
-  if (now >= deadline_) {
+  if (state_ == State::kReading && deadline_.expired(now)) {
+    abort(http_error({ErrorCode::kDeadline, "the deadline passed before the request was read"}),
+          "deadline");
+    return;
+  }
+  if (deadline_.expired(now - kGrace)) {
     log_error("{}: the engine gave no end by the deadline of {} ms", record_.id,
               admission_.timeout_ms);
     abort(http_error({ErrorCode::kDeadline, "the deadline has passed"}, true), "deadline");
@@ -349,6 +363,12 @@ void Exchange::abort(const HttpError& error, std::string reason) {
   send_error(error);
   aborted_ = std::move(reason);
   cancel_engine();
+}
+
+void Exchange::break_off(const HttpError& error) {
+  if (state_ == State::kEnded) return;
+  abort(error, "internal");
+  end("error", "internal");
 }
 
 void Exchange::cancel_engine() {

@@ -25,6 +25,7 @@ namespace tidemill {
 struct Admission {
   Protocol protocol = Protocol::kChat;
   std::string_view endpoint;  // the route's path
+  std::string request_id;     // X-Request-Id
   const ApiClient* client = nullptr;
   std::vector<HttpHeader> headers;  // of the response, whatever it is
   Quotas::Permit permit;
@@ -45,6 +46,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void tick(Clock::time_point now);
   // Ends it with an error for the client; its engine requests are cancelled.
   void abort(const HttpError& error, std::string reason);
+  // The same, and the end at once: what the engine still says goes unheard. For a fault of ours.
+  void break_off(const HttpError& error);
   bool ended() const { return state_ == State::kEnded; }
 
  private:
@@ -53,7 +56,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Reading;
 
   static Reading read(Service& service, uint64_t number, Protocol protocol,
-                      const ApiClient& client, double timeout_ms, const std::string& body,
+                      const ApiClient& client, Deadline deadline, const std::string& body,
                       const std::atomic<bool>& is_gone);
   void has_read(Reading reading);
   void add_headers(const PreparedAnswer& prepared);
@@ -94,7 +97,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool keeps_ = false;             // all of it so far
   Clock::time_point last_sent_;
   std::vector<std::optional<Clock::time_point>> last_tokens_;  // of each choice
-  Clock::time_point deadline_;
+  Deadline deadline_;  // of the answer
   RequestRecord record_;
 };
 

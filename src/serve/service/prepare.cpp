@@ -13,6 +13,8 @@
 namespace tidemill {
 namespace {
 
+constexpr size_t kMostModelName = 256;  // bytes; it comes back in every chunk
+
 int64_t now_unix_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -45,6 +47,11 @@ class Preparation {
 
   tl::expected<PreparedAnswer, HttpError> run(std::string_view body) {
     const Status status = read(body);
+    if (status && generation_.model.size() > kMostModelName) {
+      return tl::unexpected(http_error(Error{
+          ErrorCode::kRequest, fmt::format("model: {} bytes; at most {} are allowed",
+                                           generation_.model.size(), kMostModelName)}));
+    }
     if (!status) return tl::unexpected(http_error(status.error()));
     if (!generation_.model.empty() && !model_.answers_to(generation_.model)) {
       return tl::unexpected(no_such_model(generation_.model, model_));
@@ -74,7 +81,19 @@ class Preparation {
     return take(std::move(request));
   }
 
+  // A text that cannot fit, whatever its tokens are, is not worth tokenising.
+  Status check_length(const Prompt& prompt) const {
+    size_t bytes = 0;
+    for (const PromptPiece& piece : prompt.pieces) bytes += piece.text.size();
+    const auto least = static_cast<int64_t>(bytes / model_.longest_token);
+    if (least <= model_.context) return {};
+    return fail(ErrorCode::kContextLength,
+                "the prompt has {} bytes, at least {} tokens; the context is {}; shorten the prompt",
+                bytes, least, model_.context);
+  }
+
   Status take(ConversationRequest request) {
+    CHECK_OK(check_length(request.prompt));
     TRY(std::vector<int32_t> prompt, encode_prompt(request.prompt, *model_.tokenizer));
     sink_.head.thinking = request.conversation.thinking;
     assembly_.parser = std::move(request.parser);
@@ -92,6 +111,7 @@ class Preparation {
         CHECK_OK(add_prompt(std::move(*ids)));
         continue;
       }
+      CHECK_OK(check_length(std::get<Prompt>(prompt)));
       TRY(std::vector<int32_t> ids, encode_prompt(std::get<Prompt>(prompt), *model_.tokenizer));
       CHECK_OK(add_prompt(std::move(ids)));
     }
@@ -217,6 +237,14 @@ HttpError no_such_model(std::string_view asked, const ServedModel& model) {
           .type = "invalid_request_error",
           .code = "model_not_found",
           .param = "model"};
+}
+
+size_t longest_token(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.size(); ++id) {
+    longest = std::max(longest, tokenizer.bytes(id).size());
+  }
+  return longest;
 }
 
 bool ServedModel::answers_to(std::string_view name) const {

@@ -16,6 +16,7 @@ namespace tidemill {
 struct ServedModel {
   const Tokenizer* tokenizer = nullptr;
   int64_t context = 0;
+  size_t longest_token = 1;  // bytes
   RequestPolicy policy;
   // What requests may call it; the first is its name in lists and in answers to requests that name
   // none. "*" among them: whatever they like.
@@ -23,6 +24,8 @@ struct ServedModel {
 
   bool answers_to(std::string_view name) const;
 };
+
+size_t longest_token(const Tokenizer& tokenizer);  // ServedModel::longest_token
 
 // 404, with the names that there are.
 HttpError no_such_model(std::string_view asked, const ServedModel& model);

@@ -12,6 +12,7 @@ constexpr int64_t kContext = 1000;
 ServedModel model(std::vector<std::string> names = {"mini", "alias"}) {
   return {.tokenizer = mini_tokenizer(),
           .context = kContext,
+          .longest_token = longest_token(*mini_tokenizer()),
           .policy = {},
           .names = std::move(names)};
 }
@@ -65,6 +66,24 @@ TEST(Prepare, MaxTokensAndTheContext) {
   EXPECT_EQ(huge.error().status, 400);
   // Messages cuts.
   EXPECT_EQ(prepare(chat({{"max_tokens", 100000}}), Protocol::kMessages)->max_tokens, left);
+}
+
+TEST(Prepare, WhatCannotFitIsNotTokenised) {
+  const size_t longest = longest_token(*mini_tokenizer());
+  const std::string text(longest * (kContext + 1), ' ');
+  const auto refused =
+      prepare({{"messages", {{{"role", "user"}, {"content", text}}}}}, Protocol::kChat);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, "context_length_exceeded");
+  EXPECT_NE(refused.error().message.find("at least 100"), std::string::npos)
+      << refused.error().message;
+}
+
+TEST(Prepare, NamesOfModelsAreShort) {
+  const auto refused =
+      prepare(chat({{"model", std::string(257, 'x')}}), Protocol::kChat, model({"mini", "*"}));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "model: 257 bytes; at most 256 are allowed");
 }
 
 TEST(Prepare, ChoicesCount) {

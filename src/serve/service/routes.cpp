@@ -59,7 +59,6 @@ FoundRoute find_route(std::string_view method, std::string_view path) {
   } else {
     take_prefix(path, "/beta");
   }
-  if (method == "HEAD") method = "GET";
   for (const Route& route : kRoutes) {
     if (!is_at(route, path)) continue;
     if (route.protocol == Protocol::kMessages) found.protocol = Protocol::kMessages;

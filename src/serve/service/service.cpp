@@ -16,6 +16,7 @@ ServedModel served_model(const ServiceOptions& options, const ServedEngine& engi
                          const Tokenizer& tokenizer) {
   return {.tokenizer = &tokenizer,
           .context = engine.info().context,
+          .longest_token = longest_token(tokenizer),
           .policy = options.policy,
           .names = options.model_names};
 }
@@ -61,13 +62,19 @@ Service::Service(ServiceOptions given, KeyRing ring, ServedEngine& served,
                .version = TIDEMILL_VERSION,
                .endpoints = answer_endpoints()}),
       quotas([this](std::string_view client) { return ledger->of(client).tokens(); }),
-      workers(options.work_threads, options.most_waiting_work) {}
+      workers(options.work_threads, options.work) {}
 
 void Service::record(const RequestRecord& record) {
   metrics.observe(record);
   ledger->add(record);
   traces.add(record);
   log_info("{}", access_line(record));
+}
+
+HttpError report(const Error& error, std::string_view what, bool has_begun) {
+  HttpError http = http_error(error, has_begun);
+  if (http.status == 500) log_error("{}: {}", what, error.message);
+  return http;
 }
 
 std::string random_nonce() {
@@ -83,7 +90,7 @@ std::string random_nonce() {
 uint64_t random_seed() {
   uint64_t seed = 0;
   random_bytes(&seed, sizeof(seed));
-  return seed >> 1;  // a number that clients can send back
+  return seed >> 11;  // below 2^53: every client can send it back
 }
 
 double unix_seconds() {

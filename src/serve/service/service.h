@@ -33,7 +33,7 @@ struct ServiceOptions {
   std::vector<std::string> hosts;    // names in Host that are answered; empty: all
   bool log_bodies = false;           // bodies of requests go to the log
   int work_threads = 1;              // that read and tokenise
-  int64_t most_waiting_work = 1024;  // requests to be read
+  WorkLimits work;                   // bodies that wait for them
   std::filesystem::path ledger;      // "": totals are kept in memory only
 };
 
@@ -64,6 +64,9 @@ struct Service {
   const double started_unix_s = unix_seconds();
   WorkQueue workers;  // last: its threads use the others
 };
+
+// As http_error(); what becomes a 500 is logged, with `what` for its name.
+HttpError report(const Error& error, std::string_view what, bool has_begun = false);
 
 // 24 random characters a-z 0-9 (124 bits).
 std::string random_nonce();

@@ -121,6 +121,7 @@ class ServicePlant {
     request.method = std::move(method);
     request.path = std::move(path);
     request.peer = "127.0.0.1:50000";
+    request.headers = {{"Host", "127.0.0.1:8000"}};
     request.arrived = Clock::now();
     if (!body.is_null()) request.body = body.dump();
     return request;

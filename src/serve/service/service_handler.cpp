@@ -7,19 +7,13 @@
 #include "observe/prometheus_text.h"
 #include "serve/page/status_page.h"
 #include "serve/service/endpoints.h"
+#include "serve/service/origin.h"
 #include "serve/service/routes.h"
 
 namespace tidemill {
 namespace {
 
 constexpr size_t kMostRequestId = 128;  // bytes of X-Request-Id that are repeated
-
-HttpError client_error(int status, std::string message, std::string code) {
-  return {.status = status,
-          .message = std::move(message),
-          .type = "invalid_request_error",
-          .code = std::move(code)};
-}
 
 HttpError no_key(std::string_view presented) {
   return client_error(401,
@@ -40,69 +34,17 @@ HttpResponse json_response(const Json& json, int status = 200) {
   return {.status = status, .headers = {}, .body = to_text(json)};
 }
 
-bool is_loopback(std::string_view peer) {
-  return peer.starts_with("127.") || peer.starts_with("[::1]") || peer.starts_with("[::ffff:127.");
-}
-
-// "example.com" of "example.com:8000", "[::1]" of "[::1]:8000".
-std::string_view without_port(std::string_view host) {
-  const size_t colon = host.rfind(':');
-  const size_t bracket = host.rfind(']');
-  const bool has_port =
-      colon != std::string_view::npos && (bracket == std::string_view::npos || colon > bracket);
-  return has_port ? host.substr(0, colon) : host;
-}
-
-bool contains(const std::vector<std::string>& list, std::string_view value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
-// A page of this server, or one that the operator named.
-bool is_allowed_origin(const Service& service, const HttpHead& head, std::string_view origin) {
-  const auto& origins = service.options.origins;
-  if (contains(origins, origin) || contains(origins, "*")) return true;
-  const size_t scheme = origin.find("://");
-  return scheme != std::string_view::npos && origin.substr(scheme + 3) == head.header("host");
-}
-
-// Scripts of other web pages reach a server on the loopback interface through the user's browser,
-// also by a name that resolves to it: neither is let in unasked.
-std::optional<HttpError> check_origin(const Service& service, const HttpHead& head) {
-  const auto& hosts = service.options.hosts;
-  if (!hosts.empty() && !contains(hosts, without_port(head.header("host")))) {
-    return client_error(403, "Host: this server does not answer to that name (--allow-host)",
-                        "host_not_allowed");
-  }
-  const std::string_view origin = head.header("origin");
-  if (origin.empty() || is_allowed_origin(service, head, origin)) return std::nullopt;
-  return client_error(403, "Origin: pages of that site may not call this server (--allow-origin)",
-                      "origin_not_allowed");
-}
-
-void add_origin_headers(const HttpHead& head, std::vector<HttpHeader>& headers) {
-  const std::string_view origin = head.header("origin");
-  if (origin.empty()) return;
-  headers.push_back({"Access-Control-Allow-Origin", std::string(origin)});
-  headers.push_back({"Vary", "Origin"});
-}
-
-HttpResponse preflight(const HttpHead& head) {
-  HttpResponse response{.status = 204, .content_type = "", .headers = {}, .body = {}};
-  add_origin_headers(head, response.headers);
-  response.headers.push_back({"Access-Control-Allow-Methods", "GET, POST"});
-  response.headers.push_back(
-      {"Access-Control-Allow-Headers",
-       "Authorization, Content-Type, X-Api-Key, X-Request-Timeout, X-Request-Id, Idempotency-Key, "
-       "Anthropic-Version, Anthropic-Beta"});
-  response.headers.push_back({"Access-Control-Max-Age", "600"});
-  return response;
-}
-
-// What every answer to the request says besides its own headers.
-std::vector<HttpHeader> common_headers(const HttpHead& head, Protocol protocol) {
+// The client's X-Request-Id, or one of ours.
+std::string request_id_of(const HttpHead& head) {
   std::string id(head.header("x-request-id"));
   const bool is_plain = std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < 127; });
   if (id.empty() || id.size() > kMostRequestId || !is_plain) id = "req_" + random_nonce();
+  return id;
+}
+
+// What every answer to the request says besides its own headers.
+std::vector<HttpHeader> common_headers(const HttpHead& head, Protocol protocol,
+                                       const std::string& id) {
   std::vector<HttpHeader> headers = {{"X-Request-Id", id}};
   if (protocol == Protocol::kMessages) headers.push_back({"Request-Id", id});
   add_origin_headers(head, headers);
@@ -112,6 +54,26 @@ std::vector<HttpHeader> common_headers(const HttpHead& head, Protocol protocol) 
 HttpResponse with_headers(HttpResponse response, const std::vector<HttpHeader>& headers) {
   response.headers.insert(response.headers.end(), headers.begin(), headers.end());
   return response;
+}
+
+// Needs a work thread.
+bool is_work(const Route& route) {
+  return route.endpoint == Endpoint::kAnswer || route.endpoint == Endpoint::kTokenize ||
+         route.endpoint == Endpoint::kDetokenize || route.endpoint == Endpoint::kCountTokens;
+}
+
+// On a work thread.
+HttpResponse work_on(const Route& route, const std::string& body, const ServedModel& model) {
+  const auto run = route.endpoint == Endpoint::kTokenize     ? tokenize
+                   : route.endpoint == Endpoint::kDetokenize ? detokenize
+                                                             : count_tokens;
+  try {
+    const auto json = run(body, model);
+    return json ? json_response(*json) : error_response(route.protocol, json.error());
+  } catch (const std::exception& error) {
+    return error_response(route.protocol,
+                          report({ErrorCode::kInternal, error.what()}, route.path));
+  }
 }
 
 std::string reason_of(const HttpError& error) {
@@ -147,19 +109,22 @@ tl::expected<const ApiClient*, HttpError> ServiceHandler::admit(const Route& rou
   if (client == nullptr) return tl::unexpected(no_key(key));
   if (route.access == Route::Access::kKey || client->admin) return client;
   // Without keys whoever is on this machine may.
-  if (service_.keys.is_anonymous() && is_loopback(head.peer)) return client;
+  if (service_.keys.is_anonymous() && is_local(head)) return client;
   return tl::unexpected(client_error(403, "this needs a key with admin = true", "not_admin"));
 }
 
 std::optional<HttpResponse> ServiceHandler::refuse(const HttpHead& head) {
   const FoundRoute found = find_route(head.method, head.path);
+  const std::string id = request_id_of(head);
   const auto refusal = [&](const HttpError& error) {
     HttpResponse response = error_response(found.protocol, error);
     if (error.status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
     if (error.status == 405) response.headers.push_back({"Allow", std::string(found.allowed)});
-    return with_headers(std::move(response), {{"X-Request-Id", "req_" + random_nonce()}});
+    return with_headers(std::move(response), common_headers(head, found.protocol, id));
   };
-  if (const auto error = check_origin(service_, head)) return refusal(*error);
+  if (const auto error = check_origin(service_.options, head)) {
+    return with_headers(error_response(found.protocol, *error), {{"X-Request-Id", id}});
+  }
   if (head.method == "OPTIONS" && !head.header("origin").empty()) return preflight(head);
   if (found.route == nullptr && !found.allowed.empty()) {
     return refusal(client_error(405, fmt::format("{} is answered to {} only", head.path,
@@ -180,12 +145,13 @@ std::optional<HttpResponse> ServiceHandler::refuse(const HttpHead& head) {
   std::optional<HttpError> error;
   if (!client) {
     error = client.error();
-  } else if (route.endpoint == Endpoint::kAnswer && service_.draining) {
+  } else if (is_work(route) && service_.draining) {
     error = draining_error();
   }
   if (!error) return std::nullopt;
   if (route.endpoint == Endpoint::kAnswer) {
-    record_without_work(route, head, error->status, "refused", reason_of(*error));
+    record_without_work(route, head, {.id = id, .status = error->status, .outcome = "refused",
+                                      .reason = reason_of(*error)});
   }
   return refusal(*error);
 }
@@ -201,23 +167,29 @@ void ServiceHandler::handle(HttpRequest request, std::shared_ptr<HttpReply> repl
     case Endpoint::kCountTokens:
       return start_work(*found.route, std::move(request), std::move(reply));
     default:
-      reply->send(with_headers(answer_now(*found.route, request),
-                               common_headers(request, found.protocol)));
+      reply->send(with_headers(
+          answer_now(*found.route, request),
+          common_headers(request, found.protocol, request_id_of(request))));
   }
 }
 
 void ServiceHandler::start_answer(const Route& route, HttpRequest request,
                                   std::shared_ptr<HttpReply> reply) {
   const Clock::time_point now = Clock::now();
+  const std::string id = request_id_of(request);
   Admission admission{.protocol = route.protocol,
                       .endpoint = route.path,
+                      .request_id = id,
                       .client = service_.keys.find(presented_key(request)),
-                      .headers = common_headers(request, route.protocol)};
+                      .headers = common_headers(request, route.protocol, id)};
   const auto refuse_it = [&](const HttpError& error, std::string reason) {
-    record_without_work(route, request, error.status, "refused", std::move(reason));
+    record_without_work(route, request, {.id = id, .status = error.status, .outcome = "refused",
+                                         .reason = std::move(reason)});
     reply->send(with_headers(error_response(route.protocol, error), admission.headers));
   };
 
+  // The body came while the server began to drain.
+  if (service_.draining) return refuse_it(draining_error(), "draining");
   admission.timeout_ms = 1e3 * service_.options.request_timeout_s;
   if (const std::string_view header = request.header("x-request-timeout"); !header.empty()) {
     const auto timeout = parse_timeout(header);
@@ -230,13 +202,7 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
         now);
     if (!begun) return refuse_it(begun.error(), reason_of(begun.error()));
     if (begun->replay) {
-      record_without_work(route, request, begun->replay->status, "replayed", "");
-      admission.headers.push_back({"Idempotent-Replayed", "true"});
-      return reply->send(with_headers({.status = begun->replay->status,
-                                       .content_type = begun->replay->content_type,
-                                       .headers = {},
-                                       .body = begun->replay->body},
-                                      admission.headers));
+      return replay(route, request, *begun->replay, admission, *reply);
     }
     admission.claim = std::move(begun->claim);
   }
@@ -253,32 +219,51 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
   exchange->start();
 }
 
+void ServiceHandler::replay(const Route& route, const HttpRequest& request,
+                            const StoredResponse& stored, const Admission& admission,
+                            HttpReply& reply) {
+  record_without_work(route, request,
+                      {.id = admission.request_id,
+                       .stream = stored.stream,
+                       .status = stored.status,
+                       .outcome = "replayed",
+                       .bytes_sent = static_cast<int64_t>(stored.body.size())});
+  HttpResponse response;
+  if (stored.stream) response = stream_head();
+  response.status = stored.status;
+  response.content_type = stored.content_type;
+  response.body = stored.body;
+  response.headers.push_back({"Idempotent-Replayed", "true"});
+  reply.send(with_headers(std::move(response), admission.headers));
+}
+
 // Tokenising takes a while for long texts.
 void ServiceHandler::start_work(const Route& route, HttpRequest request,
                                 std::shared_ptr<HttpReply> reply) {
-  const std::vector<HttpHeader> headers = common_headers(request, route.protocol);
+  const ApiClient& client = *service_.keys.find(presented_key(request));
+  const std::vector<HttpHeader> headers =
+      common_headers(request, route.protocol, request_id_of(request));
+  const auto refuse_it = [&](const HttpError& error) {
+    reply->send(with_headers(error_response(route.protocol, error), headers));
+  };
+  if (service_.draining) return refuse_it(draining_error());
+  auto permit = service_.quotas.admit(client, Clock::now());
+  if (!permit) return refuse_it(permit.error().error);
+
   const uint64_t number = std::exchange(next_, next_ + threads_);
-  const bool accepted = service_.workers.submit([this, number, &route, headers,
-                                                 body = std::move(request.body)] {
-    const auto run = route.endpoint == Endpoint::kTokenize     ? tokenize
-                     : route.endpoint == Endpoint::kDetokenize ? detokenize
-                                                               : count_tokens;
-    const auto json = run(body, service_.model);
-    auto response = std::make_shared<HttpResponse>(
-        json ? json_response(*json) : error_response(route.protocol, json.error()));
-    *response = with_headers(std::move(*response), headers);
-    thread_.post([this, number, response] {
-      const auto at = working_.find(number);
-      at->second->send(std::move(*response));
-      working_.erase(at);
-    });
-  });
-  if (accepted) {
-    working_.emplace(number, std::move(reply));
-    return;
-  }
-  const HttpError error = overloaded_error("requests wait to be read");
-  reply->send(with_headers(error_response(route.protocol, error), headers));
+  const auto bytes = static_cast<int64_t>(request.body.size());
+  const bool accepted = service_.workers.submit(
+      client.tenant, bytes, [this, number, &route, headers, body = std::move(request.body)] {
+        auto response = std::make_shared<HttpResponse>(
+            with_headers(work_on(route, body, service_.model), headers));
+        thread_.post([this, number, response] {
+          const auto at = working_.find(number);
+          at->second.reply->send(std::move(*response));
+          working_.erase(at);
+        });
+      });
+  if (!accepted) return refuse_it(overloaded_error("requests wait to be read"));
+  working_.emplace(number, Working{std::move(reply), *std::move(permit)});
 }
 
 HttpResponse ServiceHandler::answer_now(const Route& route, const HttpRequest& request) {
@@ -303,6 +288,7 @@ HttpResponse ServiceHandler::answer_now(const Route& route, const HttpRequest& r
     case Endpoint::kLive:
       return json_response({{"status", "live"}});
     case Endpoint::kReady:
+      if (!service_.engine.is_healthy()) return json_response({{"status", "failed"}}, 503);
       if (service_.draining) return json_response({{"status", "draining"}}, 503);
       return json_response({{"status", "ready"}});
     case Endpoint::kMetrics:
@@ -323,23 +309,26 @@ HttpResponse ServiceHandler::answer_now(const Route& route, const HttpRequest& r
           .body = std::string(status_page())};
 }
 
-std::string ServiceHandler::error_body(int status, const std::string& message) {
+std::string ServiceHandler::error_body(int status, const std::string& message,
+                                       const HttpHead* head) {
   service_.metrics.refused("http");
-  return to_text(openai_error(status < 500
-                                  ? client_error(status, message, "invalid_request_error")
-                                  : overloaded_error(message)));
+  HttpError error = client_error(status, message, "invalid_request_error");
+  if (status >= 500) {
+    error.type = "server_error";
+    error.code = status == 503 ? "overloaded" : "internal_error";
+  }
+  const Protocol protocol =
+      head != nullptr ? find_route(head->method, head->path).protocol : Protocol::kChat;
+  return to_text(error_json(protocol, error));
 }
 
-void ServiceHandler::record_without_work(const Route& route, const HttpHead& head, int status,
-                                         std::string outcome, std::string reason) {
+void ServiceHandler::record_without_work(const Route& route, const HttpHead& head,
+                                         RequestRecord record) {
   service_.metrics.received(route.path);
-  RequestRecord record;
+  record.request_id = record.id;
   record.endpoint = route.path;
   const ApiClient* client = service_.keys.find(presented_key(head));
   record.client = client != nullptr ? client->name : "unknown";
-  record.status = status;
-  record.outcome = std::move(outcome);
-  record.reason = std::move(reason);
   record.ended_ms = 1e3 * seconds_since(head.arrived);
   record.arrived_unix_s = unix_seconds() - 1e-3 * record.ended_ms;
   service_.record(record);
@@ -357,7 +346,12 @@ void ServiceHandler::take(std::vector<Event> events) {
   for (Event& event : events) {
     const auto at = exchanges_.find(EngineId::exchange(event.id));
     if (at == exchanges_.end()) continue;
-    at->second->take(std::move(event));
+    // What goes wrong with one answer must not cost the others their events.
+    try {
+      at->second->take(std::move(event));
+    } catch (const std::exception& error) {
+      at->second->break_off(report({ErrorCode::kInternal, error.what()}, "an answer"));
+    }
     if (at->second->ended()) exchanges_.erase(at);
   }
 }

@@ -26,7 +26,7 @@ class ServiceHandler : public HttpHandler {
 
   std::optional<HttpResponse> refuse(const HttpHead& head) override;
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;
-  std::string error_body(int status, const std::string& message) override;
+  std::string error_body(int status, const std::string& message, const HttpHead* head) override;
   void tick() override;
 
   // Of this thread's exchanges; on its thread.
@@ -39,15 +39,22 @@ class ServiceHandler : public HttpHandler {
   void start_answer(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
   void start_work(const Route& route, HttpRequest request, std::shared_ptr<HttpReply> reply);
   HttpResponse answer_now(const Route& route, const HttpRequest& request);
-  void record_without_work(const Route& route, const HttpHead& head, int status,
-                           std::string outcome, std::string reason);
+  void replay(const Route& route, const HttpRequest& request, const StoredResponse& stored,
+              const Admission& admission, HttpReply& reply);
+  // `record`: id, status, outcome and reason.
+  void record_without_work(const Route& route, const HttpHead& head, RequestRecord record);
+
+  struct Working {
+    std::shared_ptr<HttpReply> reply;
+    Quotas::Permit permit;
+  };
 
   Service& service_;
   HttpThread& thread_;
   const uint64_t threads_;
   uint64_t next_;  // exchange
   std::unordered_map<uint64_t, std::shared_ptr<Exchange>> exchanges_;
-  std::unordered_map<uint64_t, std::shared_ptr<HttpReply>> working_;  // start_work()
+  std::unordered_map<uint64_t, Working> working_;  // start_work()
 };
 
 }  // namespace tidemill

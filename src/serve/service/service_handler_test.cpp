@@ -103,6 +103,65 @@ TEST(ServiceHandler, ReasoningAndToolCalls) {
   expect_idle(plant);
 }
 
+// A stop string of newlines is one of the content, whose leading newlines do not count.
+TEST(ServiceHandler, StopStringsCountInTheContent) {
+  ServicePlant plant;
+  Json body = say("say: \n\na\nb\n\nc");
+  body["stop"] = {"\n\n"};
+  const Json json = plant.ask("/v1/chat/completions", body)->json();
+  EXPECT_EQ(json["choices"][0]["message"]["content"], "a\nb");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+}
+
+TEST(ServiceHandler, ErrorsNameTheFieldsOfTheirProtocol) {
+  ServicePlant plant;
+  const auto error_of = [&](const char* path, const Json& body) {
+    return plant.ask(path, body)->json()["error"]["message"].get<std::string>();
+  };
+  const Json call = {{"type", "tool_use"}, {"id", "c"}, {"name", "f"}, {"input", Json::object()}};
+  EXPECT_TRUE(error_of("/v1/messages",
+                       {{"max_tokens", 5},
+                        {"system", "s"},
+                        {"messages",
+                         {{{"role", "user"}, {"content", "x"}},
+                          {{"role", "assistant"}, {"content", {call}}},
+                          {{"role", "user"}, {"content", "y"}}}}})
+                  .starts_with("messages[1]: "));
+  EXPECT_TRUE(error_of("/v1/responses",
+                       {{"instructions", "s"},
+                        {"input",
+                         {{{"type", "function_call_output"}, {"call_id", "c"}, {"output", "x"}}}}})
+                  .starts_with("input[0]"));
+  EXPECT_TRUE(
+      error_of("/v1/responses",
+               {{"input", "x"}, {"tools", {{{"type", "function"}, {"name", "a b"}}}}})
+          .starts_with("tools[0].name: "));
+  EXPECT_TRUE(error_of("/v1/responses", {{"input", "x"}, {"reasoning", {{"effort", "heroic"}}}})
+                  .starts_with("reasoning.effort: "));
+}
+
+TEST(ServiceHandler, ModelsInTheShapeOfTheClient) {
+  ServicePlant plant;
+  HttpRequest request = ServicePlant::request("GET", "/v1/models");
+  request.headers = {{"Anthropic-Version", "2023-06-01"}};
+  const Json list = plant.send(request)->json();
+  EXPECT_EQ(list["data"][0]["type"], "model");
+  EXPECT_EQ(list["has_more"], false);
+  EXPECT_EQ(plant.get("/anthropic/v1/models/mini")->json()["display_name"], "mini");
+}
+
+TEST(ServiceHandler, WhatComesWhileDrainingIsRefusedAlsoBehindItsBody) {
+  ServicePlant plant;
+  const HttpRequest request =
+      ServicePlant::request("POST", "/v1/chat/completions", say("say: x"));
+  EXPECT_FALSE(plant.handler().refuse(request));
+  plant.service().draining = true;
+  auto received = std::make_shared<Received>();
+  plant.handler().handle(request, std::make_shared<ManualReply>(received));
+  EXPECT_EQ(received->status, 503);
+  EXPECT_EQ(plant.last_record().reason, "draining");
+}
+
 // User case 58.
 TEST(ServiceHandler, CallsThatWereAnnouncedAndNeverCameAreCounted) {
   const auto unkept_calls = [](const std::string& text) {
@@ -198,6 +257,18 @@ TEST(ServiceHandler, ErrorInTheMiddleOfAStream) {
   const auto whole = plant.ask("/v1/chat/completions", say("fail: partly"));
   EXPECT_EQ(whole->status, 500);
   expect_idle(plant);
+}
+
+TEST(ServiceHandler, ErrorsOfTheSocketsHaveTheClientsEnvelope) {
+  ServicePlant plant;
+  const Json none = Json::parse(plant.handler().error_body(431, "too large", nullptr));
+  EXPECT_EQ(none["error"]["message"], "too large");
+  const HttpRequest messages = ServicePlant::request("POST", "/v1/messages");
+  const Json large = Json::parse(plant.handler().error_body(413, "too large", &messages));
+  EXPECT_EQ(large["error"]["type"], "request_too_large");
+  const Json busy = Json::parse(plant.handler().error_body(503, "busy", nullptr));
+  EXPECT_EQ(busy["error"]["code"], "overloaded");
+  EXPECT_EQ(busy["error"]["message"], "busy");
 }
 
 TEST(ServiceHandler, PathsAndMethods) {
@@ -356,12 +427,12 @@ TEST(ServiceHandler, SilentStreamsAreKeptAlive) {
 TEST(ServiceHandler, Deadlines) {
   ServicePlant plant;
   HttpRequest request = ServicePlant::request("POST", "/v1/chat/completions", say("hang"));
-  request.headers = {{"X-Request-Timeout", "0.05"}};
+  request.headers.push_back({"X-Request-Timeout", "0.05"});
   const auto answer = plant.send(request);
   plant.finish(answer);
   EXPECT_EQ(answer->status, 503);
   EXPECT_EQ(plant.last_record().reason, "deadline");
-  request.headers[0].value = "never";
+  request.headers.back().value = "never";
   EXPECT_EQ(plant.send(request)->status, 400);
   expect_idle(plant);
 }

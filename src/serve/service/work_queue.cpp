@@ -1,20 +1,27 @@
 #include "serve/service/work_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tidemill {
 
-WorkQueue::WorkQueue(int threads, int64_t most_waiting) : most_waiting_(most_waiting) {
+WorkQueue::WorkQueue(int threads, WorkLimits limits) : limits_(limits) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
 WorkQueue::~WorkQueue() { stop(); }
 
-bool WorkQueue::submit(std::function<void()> work) {
+bool WorkQueue::submit(TenantId tenant, int64_t bytes, std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_ || static_cast<int64_t>(work_.size()) >= most_waiting_) return false;
-    work_.push_back(std::move(work));
+    const bool fits = waiting_ == 0 || waiting_bytes_ + bytes <= limits_.bytes;
+    if (stopping_ || waiting_ >= limits_.works || !fits) return false;
+    auto line = std::find_if(lines_.begin(), lines_.end(),
+                             [&](const Line& one) { return one.tenant == tenant; });
+    if (line == lines_.end()) line = lines_.insert(lines_.end(), Line{tenant, {}});
+    line->works.push_back({bytes, std::move(work)});
+    ++waiting_;
+    waiting_bytes_ += bytes;
   }
   changed_.notify_one();
   return true;
@@ -22,15 +29,22 @@ bool WorkQueue::submit(std::function<void()> work) {
 
 int64_t WorkQueue::pending() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<int64_t>(work_.size()) + running_;
+  return waiting_ + running_;
+}
+
+int64_t WorkQueue::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_bytes_ + running_bytes_;
 }
 
 void WorkQueue::stop() {
-  std::deque<std::function<void()>> dropped;
+  std::list<Line> dropped;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    dropped.swap(work_);
+    dropped.swap(lines_);
+    waiting_ = 0;
+    waiting_bytes_ = 0;
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) {
@@ -38,20 +52,34 @@ void WorkQueue::stop() {
   }
 }
 
+WorkQueue::Work WorkQueue::take() {
+  Line& line = lines_.front();
+  Work work = std::move(line.works.front());
+  line.works.pop_front();
+  if (line.works.empty()) {
+    lines_.pop_front();
+  } else {
+    lines_.splice(lines_.end(), lines_, lines_.begin());
+  }
+  --waiting_;
+  waiting_bytes_ -= work.bytes;
+  return work;
+}
+
 void WorkQueue::run() {
+  std::unique_lock lock(mutex_);
   for (;;) {
-    std::function<void()> work;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || !work_.empty(); });
-      if (stopping_) return;
-      work = std::move(work_.front());
-      work_.pop_front();
-      ++running_;
-    }
-    work();
-    const std::lock_guard lock(mutex_);
+    changed_.wait(lock, [&] { return stopping_ || !lines_.empty(); });
+    if (stopping_) return;
+    Work work = take();
+    ++running_;
+    running_bytes_ += work.bytes;
+    lock.unlock();
+    work.run();
+    work.run = nullptr;  // what it holds goes before it counts as done
+    lock.lock();
     --running_;
+    running_bytes_ -= work.bytes;
   }
 }
 
