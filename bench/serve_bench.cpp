@@ -42,7 +42,27 @@ std::string chat_body(int64_t max_tokens) {
   _exit(1);
 }
 
-// Asks once on each connection and reads all answers to their [DONE]. In a forked process.
+// What of an answer has come.
+struct Arrived {
+  std::string end;  // the last bytes
+  int64_t chunks = 0;
+};
+
+// Chunks whose "data: " ends in the last `fresh` bytes.
+int64_t chunks_in(const std::string& text, size_t fresh) {
+  constexpr std::string_view kBegin = "data: {";
+  const size_t old = text.size() - fresh;
+  size_t at = old < kBegin.size() - 1 ? 0 : old - (kBegin.size() - 1);
+  int64_t count = 0;
+  while ((at = text.find(kBegin, at)) != std::string::npos) {
+    ++count;
+    at += kBegin.size();
+  }
+  return count;
+}
+
+// Asks once on each connection and reads all answers to their [DONE]: a chunk with the role, one
+// for each token, one with the reason of the end. In a forked process.
 [[noreturn]] void run_clients(uint16_t port, int64_t streams, int64_t tokens) {
   const std::string body = chat_body(tokens);
   const std::string request =
@@ -50,7 +70,7 @@ std::string chat_body(int64_t max_tokens) {
       "Content-Length: " +
       std::to_string(body.size()) + "\r\n\r\n" + body;
   const int poll = epoll_create1(0);
-  std::vector<std::string> ends(1024);  // of what has come, by descriptor
+  std::vector<Arrived> arrived(1024);  // by descriptor
   for (int64_t i = 0; i < streams; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address = {};
@@ -60,7 +80,7 @@ std::string chat_body(int64_t max_tokens) {
     if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
       fail_client("connect");
     }
-    if (static_cast<size_t>(fd) >= ends.size()) ends.resize(2 * static_cast<size_t>(fd));
+    if (static_cast<size_t>(fd) >= arrived.size()) arrived.resize(2 * static_cast<size_t>(fd));
     epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
     epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
     if (write(fd, request.data(), request.size()) < 0) fail_client("write");
@@ -74,10 +94,12 @@ std::string chat_body(int64_t max_tokens) {
       const int fd = ready[static_cast<size_t>(i)].data.fd;
       const ssize_t got = read(fd, buffer.data(), buffer.size());
       if (got <= 0) fail_client("read");
-      std::string& end = ends[static_cast<size_t>(fd)];
+      auto& [end, chunks] = arrived[static_cast<size_t>(fd)];
       end.append(buffer, 0, static_cast<size_t>(got));
+      chunks += chunks_in(end, static_cast<size_t>(got));
       if (end.size() > 64) end.erase(0, end.size() - 64);
       if (end.find("[DONE]") == std::string::npos) continue;
+      if (chunks != tokens + 2) fail_client("an answer is not whole");
       close(fd);
       --streams;
     }

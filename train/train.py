@@ -32,8 +32,8 @@ MIX_B = dict(books=0.12, edu=0.26, docs=0.13, talk=0.07, words=0.03, synth=0.15,
 MIX_LONG = dict(books=0.15, edu=0.20, docs=0.10, recall=0.45, distilled=0.10)
 
 
-def arguments():
-    ap = argparse.ArgumentParser()
+def parser(**kw):
+    ap = argparse.ArgumentParser(**kw)
     ap.add_argument("bins"), ap.add_argument("work")
     ap.add_argument("--config", default=os.path.join(os.path.dirname(__file__), "config.json"))
     ap.add_argument("--tokenizer", default=TOKENIZER)
@@ -45,7 +45,7 @@ def arguments():
     ap.add_argument("--lr", type=float, default=3e-3)
     ap.add_argument("--warm", action="store_true", help="compile everything with two steps of each kind, keep nothing")
     ap.add_argument("--profile", action="store_true")
-    return ap.parse_args()
+    return ap
 
 
 class Trainer:
@@ -146,8 +146,9 @@ class Trainer:
         clock = Clock(seconds, p["spent"], self.stop_at)
         sums, seen, since, last_save = torch.zeros(2, device=self.dev), 0, time.time(), time.time()
         load_sum, first, good = 0, set(), None
-        while self.ranks.agree(clock.elapsed()) < seconds and not self.ranks.agree(float(clock.out_of_time())):
-            lr = lr_of(min(1.0, self.ranks.agree(clock.elapsed()) / seconds), p["step"])
+        elapsed, stop = self.ranks.agree(clock.elapsed()), False
+        while elapsed < seconds and not stop:
+            lr = lr_of(min(1.0, elapsed / seconds), p["step"])
             S, mix, queries = pick(p["step"])
             begin = time.time()
             ce, kl, load = self.step(S, mix, exact, lr, replay, queries)
@@ -160,14 +161,15 @@ class Trainer:
             p["step"] += 1
             p["tokens"] += self.args.tokens * self.ranks.world
             seen += 1
-            if p["step"] % 10 == 0:
-                self.synchronize()                                           # the clock must not run ahead of the device
+            if p["step"] % 10 == 0:                                          # the clock must not run ahead of the device
+                self.synchronize()
+                elapsed, stop = self.ranks.agree(clock.elapsed()), self.ranks.agree(float(clock.out_of_time())) > 0
             if p["step"] % log_every == 0:
                 mean = (self.ranks.sum(sums.clone()) / self.ranks.world / seen).tolist()
                 skew = load_sum.max(-1).values / load_sum.mean(-1)
                 now = time.time()
                 self.log(phase=phase, step=p["step"], tokens=p["tokens"], loss=mean[0], kl=mean[1], lr=lr, skew=float(skew.max()),
-                         tok_s=round(seen * self.args.tokens * self.ranks.world / (now - since)), elapsed=clock.elapsed())
+                         tok_s=round(seen * self.args.tokens * self.ranks.world / (now - since)), elapsed=elapsed)
                 if np.isfinite(mean[0]):
                     if p["step"] % (4 * log_every) == 0 or good is None:
                         good = {k: v.clone() for k, v in self.net.state_dict().items()}
@@ -183,9 +185,8 @@ class Trainer:
                 break
         self.synchronize()
         p["spent"] = clock.elapsed()
-        finished = self.ranks.agree(clock.elapsed()) >= seconds
         self.save()
-        return finished
+        return elapsed >= seconds
 
     def recover(self, good):
         if good is not None:
@@ -231,7 +232,7 @@ class Trainer:
 
 
 def main():
-    t = Trainer(arguments())
+    t = Trainer(parser().parse_args())
     if t.args.profile:
         t.args.warm = True
         t.main()

@@ -51,9 +51,9 @@ int parse_and_perform(int argc, char** argv) {
       ->type_name("debug|info|warning|error|off");
   app.fallthrough();  // also behind the subcommand
   cli::Action action;
-  for (const auto add :
-       {cli::add_run, cli::add_chat, cli::add_score, cli::add_encode, cli::add_tokenize,
-        cli::add_draft, cli::add_inspect, cli::add_check, cli::add_bench, cli::add_serve, cli::add_key, cli::add_load}) {
+  for (const auto add : {cli::add_run, cli::add_chat, cli::add_score, cli::add_encode,
+                         cli::add_tokenize, cli::add_draft, cli::add_inspect, cli::add_check,
+                         cli::add_bench, cli::add_serve, cli::add_key, cli::add_load}) {
     add(app, action);
   }
   try {

@@ -10,10 +10,10 @@
 namespace tidemill {
 
 struct RequestRecord {
-  std::string id;        // of the answer, as the client sees it; without one request_id
+  std::string id;          // of the answer, as the client sees it; without one request_id
   std::string request_id;  // X-Request-Id: there before the answer has an id
-  std::string client;    // name of its key; "anonymous" without keys
-  std::string endpoint;  // "/v1/chat/completions"
+  std::string client;      // name of its key; "anonymous" without keys
+  std::string endpoint;    // "/v1/chat/completions"
   std::string model;
   bool stream = false;
   int status = 0;  // HTTP; of a request whose client left before there was one: 499
@@ -35,12 +35,12 @@ struct RequestRecord {
   std::vector<int64_t> accepted;
   int64_t preemptions = 0;
   int64_t unkept_calls = 0;  // answers whose reasoning names a tool, and that call none
-  int64_t max_tokens = 0;  // asked for
+  int64_t max_tokens = 0;    // asked for
 
   // Milliseconds from the arrival of the request's first byte; -1: did not happen.
-  double arrived_unix_s = 0;  // wall clock, for logs only
-  double prepared_ms = -1;    // body read, parsed, tokenised and handed to the engine
-  double started_ms = -1;     // first step of the engine
+  double arrived_unix_s = 0;   // wall clock, for logs only
+  double prepared_ms = -1;     // body read, parsed, tokenised and handed to the engine
+  double started_ms = -1;      // first step of the engine
   double first_token_ms = -1;  // exactly when there are no output tokens
   double ended_ms = -1;
   int64_t bytes_sent = 0;

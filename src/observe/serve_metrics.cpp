@@ -186,8 +186,6 @@ std::string ServeMetrics::expose(const Stats& engine, const ServerGauges& server
              "Requests whose body is being parsed and tokenised, or waits for it.",
              server.waiting_preparation);
   text.gauge("tidemill:body_bytes", "Memory of request bodies.", server.body_bytes);
-  text.gauge("tidemill:unsent_bytes", "Memory of answers that clients have not taken yet.",
-             server.unsent_bytes);
   text.gauge("tidemill:clients", "API keys known.", server.clients);
   text.gauge("tidemill:idempotency_entries", "Idempotency keys remembered.",
              server.idempotency_entries);

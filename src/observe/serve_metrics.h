@@ -32,7 +32,6 @@ struct ServerGauges {
   int64_t streams = 0;              // SSE answers that have begun and not ended
   int64_t waiting_preparation = 0;  // requests between the end of their body and Engine::submit
   int64_t body_bytes = 0;           // of bodies that are being received or prepared
-  int64_t unsent_bytes = 0;         // of answers: buffered because clients read slowly
   int64_t clients = 0;              // keys known
   int64_t idempotency_entries = 0;
   int64_t idempotency_bytes = 0;

@@ -42,9 +42,12 @@ class ChatStream {
 
  private:
   StreamEvent chunk(int64_t choice, Json delta, Json finish_reason);
+  StreamEvent text_chunk(int64_t choice, const OutputDelta& delta) const;
   Json envelope(Json choices) const;
 
   ChatAnswerOptions options_;
+  std::string before_choice_;  // of every chunk's text
+  std::string behind_choice_;
   std::vector<std::vector<TokenText>> logprobs_;  // of each choice, not sent yet
 };
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "serve/outputs_for_tests.h"
 
 namespace tidemill {
@@ -128,6 +130,81 @@ TEST(ChatStream, ChunksOfAThinkingAnswer) {
       ElementsAre(testing::HasSubstr(
           R"({"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"tool_calls"})")));
   EXPECT_THAT(data(stream.finish(kUsage)), ElementsAre("[DONE]"));
+}
+
+// What a chunk of text is as Json.
+std::string text_chunk(const ChatAnswerOptions& of, int64_t choice, const OutputDelta& delta) {
+  Json json;
+  if (delta.kind == Kind::kReasoning) {
+    json = {{"content", nullptr}, {"reasoning_content", delta.text}};
+  } else {
+    json = {{"content", delta.text}};
+    if (of.head.thinking) json["reasoning_content"] = nullptr;
+  }
+  Json chunk = {{"id", "chatcmpl-" + of.head.nonce},
+                {"object", "chat.completion.chunk"},
+                {"created", of.head.created},
+                {"model", of.head.model},
+                {"choices", Json::array({{{"index", choice},
+                                          {"delta", json},
+                                          {"logprobs", nullptr},
+                                          {"finish_reason", nullptr}}})}};
+  if (of.include_usage) chunk["usage"] = nullptr;
+  return to_text(chunk);
+}
+
+TEST(ChatStream, TextIsWrittenAsTheJsonWouldBe) {
+  std::vector<std::string> texts = {"", "tide", "\xE6\xB0\xB4\xE8\xBB\x8A \xF0\x9F\x8C\x8A",
+                                    "\xE2\x80\xA8\xEF\xBB\xBF", std::string(2000, '\n')};
+  for (int first = 0; first < 256; ++first) {
+    texts.push_back({static_cast<char>(first)});
+    for (int second = 0; second < 256; ++second) {
+      texts.push_back({'a', static_cast<char>(first), static_cast<char>(second), 'z'});
+    }
+  }
+  // Escapes, and whole, cut and overlong characters, surrogates among them, next to each other.
+  const std::vector<std::string> parts = {"\"",
+                                          "\\",
+                                          "/",
+                                          "\n",
+                                          "\r",
+                                          std::string(1, '\0'),
+                                          "\x1f",
+                                          "\x7f",
+                                          "x",
+                                          "\xC3\xA9",
+                                          "\xC3",
+                                          "\xE2\x80\xA6",
+                                          "\xE2\x80",
+                                          "\xF0\x9F\x8C\x8A",
+                                          "\xF0\x9F\x8C",
+                                          "\xF0",
+                                          "\x80",
+                                          "\xC0\x80",
+                                          "\xED\xA0\x80",
+                                          "\xE0\x80\x80",
+                                          "\xF4\x90\x80\x80",
+                                          "\xFF"};
+  std::mt19937 random(7);
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text;
+    for (size_t left = 1 + random() % 12; left > 0; --left) text += parts[random() % parts.size()];
+    texts.push_back(std::move(text));
+  }
+  for (const std::string model : {"m", "a \"[]\" \\ \xff"}) {
+    for (const int variant : {0, 1, 2, 3}) {
+      ChatAnswerOptions of = options(variant % 2 == 1);
+      of.head.model = model;
+      of.include_usage = variant >= 2;
+      of.choices = 128;
+      ChatStream stream(of);
+      for (size_t i = 0; i < texts.size(); ++i) {
+        const OutputDelta delta = {i % 3 == 0 ? Kind::kReasoning : Kind::kContent, texts[i]};
+        const auto choice = static_cast<int64_t>(i % 128);
+        ASSERT_THAT(data(stream.push(choice, {delta})), ElementsAre(text_chunk(of, choice, delta)));
+      }
+    }
+  }
 }
 
 TEST(ChatStream, UsageComesLastWithoutChoices) {

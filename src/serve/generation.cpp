@@ -300,7 +300,8 @@ Result<double> parse_timeout(std::string_view seconds) {
   const char* end = seconds.data() + seconds.size();
   const auto [rest, error] = std::from_chars(seconds.data(), end, value);
   if (error == std::errc() && rest == end && value > 0 && value <= kMost) return value * 1000;
-  return fail(ErrorCode::kRequest, "X-Request-Timeout: expected seconds above 0, at most {}", kMost);
+  return fail(ErrorCode::kRequest, "X-Request-Timeout: expected seconds above 0, at most {}",
+              kMost);
 }
 
 }  // namespace tidemill

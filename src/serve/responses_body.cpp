@@ -194,7 +194,8 @@ Result<Json> as_chat_fields(const Fields& body, std::vector<std::string>& unknow
 // The path of an error of as_chat_fields' result, as this protocol has it.
 Error in_own_names(Error error) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"].function", "]"}, {"tool_choice.function", "tool_choice"},
+      {"].function", "]"},
+      {"tool_choice.function", "tool_choice"},
       {"reasoning_effort", "reasoning.effort"}};
   const size_t end = std::min(error.message.find(": "), error.message.size());
   for (const auto& [theirs, ours] : kNames) {

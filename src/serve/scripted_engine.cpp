@@ -133,9 +133,9 @@ Result<RequestId> ScriptedEngine::submit(Request request) {
   stats_.submitted += request.n;
   for (int64_t choice = 0; choice < request.n; ++choice) {
     AnswerText text(tokenizer_, request.stop, request.start);
-    answers_.emplace(next_++, std::make_unique<Answer>(Answer{
-                                  request, choice, script, std::move(text), now,
-                                  later(now, options_.first_token_ms), 0, usage, false}));
+    answers_.emplace(next_++, std::make_unique<Answer>(
+                                  Answer{request, choice, script, std::move(text), now,
+                                         later(now, options_.first_token_ms), 0, usage, false}));
   }
   arrived_.notify_one();
   return request.id;

@@ -26,8 +26,8 @@
 namespace tidemill {
 
 struct ScriptedOptions {
-  double token_ms = 0;         // between two tokens of an answer; 0: one with every poll()
-  double first_token_ms = 0;   // until the first one
+  double token_ms = 0;           // between two tokens of an answer; 0: one with every poll()
+  double first_token_ms = 0;     // until the first one
   int64_t most_requests = 4096;  // in the engine; more are refused with kNoCapacity
   int64_t context = 131072;
 };

@@ -22,8 +22,8 @@ class ServerTest : public ::testing::Test {
     options.http.threads = threads;
     options.service.model_names = {"mini"};
     options.service.policy.thinking = false;
-    auto server = Server::start(std::move(options), KeyRing::anonymous(), *engine_,
-                                *mini_tokenizer());
+    auto server =
+        Server::start(std::move(options), KeyRing::anonymous(), *engine_, *mini_tokenizer());
     ASSERT_TRUE(server) << server.error().message;
     server_ = *std::move(server);
   }
@@ -56,7 +56,8 @@ class ServerTest : public ::testing::Test {
   // Nothing is left of any request.
   void expect_idle() {
     EXPECT_TRUE(eventually([&] { return server_->service().answers == 0; }));
-    EXPECT_TRUE(eventually([&] { return server_->service().http.load()->stats().connections == 0; }));
+    EXPECT_TRUE(
+        eventually([&] { return server_->service().http.load()->stats().connections == 0; }));
     EXPECT_EQ(server_->service().streams, 0);
     EXPECT_EQ(server_->service().http.load()->stats().body_bytes, 0);
     EXPECT_EQ(engine_->stats().running, 0);
@@ -123,7 +124,8 @@ TEST_F(ServerTest, ChurnLeavesNothingBehind) {
             client.receive_all();
             break;
           case 4:  // in the middle of the body
-            client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 90\r\n\r\n{");
+            client.send(
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 90\r\n\r\n{");
             client.close();
             break;
           default:

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "cli/load/record.h"
-#include "cli/load/url.h"
+#include "serve/http/url.h"
 
 namespace tidemill::cli {
 

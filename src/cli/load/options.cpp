@@ -124,7 +124,7 @@ Status LoadOptions::check_flags(const CLI::App& command) {
     return fail(ErrorCode::kInvalidArgument, "--trace is empty; a file, or - for stdin");
   }
   if (requests == 0 && duration_s == 0 && trace.empty()) duration_s = kDefaultSeconds;
-  TRY(server, parse_url(url));
+  TRY(server, parse_url("--url", url));
   TRY(shape.prompt, parse_lengths("--prompt-tokens", prompt_tokens));
   TRY(shape.output, parse_lengths("--output-tokens", output_tokens));
   shape.prefixes = prefixes;

@@ -22,8 +22,9 @@ Status make_key(const std::string& name) {
 
 void add_key(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "key", "Make an API key: its entry for the key file goes to stdout (>> keys.toml), the key "
-             "itself to stderr");
+      "key",
+      "Make an API key: its entry for the key file goes to stdout (>> keys.toml), the key "
+      "itself to stderr");
   const auto name = std::make_shared<std::string>();
   command->add_option("NAME", *name, "Whose it is, for logs and usage")->required();
   command->callback([&action, name] { action = [name] { return make_key(*name); }; });

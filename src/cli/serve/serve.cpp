@@ -115,10 +115,10 @@ void run(Server& server, const StopSignals& signals, double drain_timeout_s) {
   while (!signals.wait(std::chrono::milliseconds(1000))) {
   }
   server.drain();
-  fmt::print(stderr, "tidemill: draining: {} answers have {} s; again to stop at once\n",
+  fmt::print(stderr, "tidemill: draining: {} answers have {} s; a second signal cuts them off\n",
              server.service().answers.load(), drain_timeout_s);
-  const Deadline deadline = Deadline::after(
-      std::chrono::milliseconds(static_cast<int64_t>(1000 * drain_timeout_s)));
+  const Deadline deadline =
+      Deadline::after(std::chrono::milliseconds(static_cast<int64_t>(1000 * drain_timeout_s)));
   while (server.service().answers > 0 && !deadline.expired()) {
     if (signals.wait(std::chrono::milliseconds(20))) break;
   }
@@ -157,13 +157,13 @@ Status serve(ServeFlags& flags, CLI::App& command) {
 
 void add_serve(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "serve", "OpenAI-, Anthropic- and DeepSeek-compatible HTTP server (no flags: the bundled "
-               "model on 127.0.0.1:8000)");
+      "serve",
+      "OpenAI-, Anthropic- and DeepSeek-compatible HTTP server (no flags: the bundled "
+      "model on 127.0.0.1:8000)");
   const auto flags = std::make_shared<ServeFlags>();
   flags->add_to(*command);
-  command->callback([&action, flags, command] {
-    action = [flags, command] { return serve(*flags, *command); };
-  });
+  command->callback(
+      [&action, flags, command] { action = [flags, command] { return serve(*flags, *command); }; });
 }
 
 }  // namespace tidemill::cli

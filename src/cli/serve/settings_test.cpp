@@ -48,7 +48,8 @@ class SettingsTest : public ::testing::Test {
 };
 
 TEST_F(SettingsTest, TheFileFillsIn) {
-  const auto settings = apply({}, "port = 9000\nsequences = 3\nnames = [\"a\", \"b\"]\nquiet = true");
+  const auto settings =
+      apply({}, "port = 9000\nsequences = 3\nnames = [\"a\", \"b\"]\nquiet = true");
   ASSERT_TRUE(settings) << settings.error().message;
   EXPECT_EQ(port, 9000);
   EXPECT_EQ(sequences, 3);
@@ -70,8 +71,7 @@ TEST_F(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
   const std::string file = (directory_.path() / "serve.toml").string();
   const auto unknown = apply({}, "\nprot = 9000");
   ASSERT_FALSE(unknown);
-  EXPECT_EQ(unknown.error().message,
-            file + ":2: prot: no such option (tidemill serve --help)");
+  EXPECT_EQ(unknown.error().message, file + ":2: prot: no such option (tidemill serve --help)");
   const auto range = apply({}, "port = 70000");
   ASSERT_FALSE(range);
   EXPECT_TRUE(range.error().message.starts_with(file + ":1: port: ")) << range.error().message;

@@ -79,8 +79,7 @@ void ServerThread::remove(Connection& connection) {
   if (finishing_ && connections_.empty()) asio::post(io_, [this] { io_.stop(); });
 }
 
-std::string ServerThread::error_body(int status, const std::string& message,
-                                     const HttpHead* head) {
+std::string ServerThread::error_body(int status, const std::string& message, const HttpHead* head) {
   std::string body;
   run_guarded("error_body", [&] { body = handler_->error_body(status, message, head); });
   return body;

@@ -72,7 +72,7 @@ class AnswerAssembly {
   struct Choice {
     std::optional<AnswerReader> reader;
     ReasoningCount reasoning;
-    int64_t tokens = 0;  // up to the one that completed the answer
+    int64_t tokens = 0;   // up to the one that completed the answer
     std::string thought;  // with tools: the end of the reasoning so far
     bool names_tool = false;
     bool calls_tool = false;

@@ -235,9 +235,8 @@ Json error_json(Protocol protocol, const HttpError& error) {
 }
 
 HttpResponse error_response(Protocol protocol, const HttpError& error) {
-  HttpResponse response{.status = error.status,
-                        .headers = {},
-                        .body = to_text(error_json(protocol, error))};
+  HttpResponse response{
+      .status = error.status, .headers = {}, .body = to_text(error_json(protocol, error))};
   if (error.retry_after_s) {
     response.headers.push_back({"Retry-After", std::to_string(*error.retry_after_s)});
   }

@@ -29,8 +29,8 @@ struct EngineId {
   static size_t thread(RequestId id, size_t threads) { return exchange(id) % threads; }
 };
 
-// A thread gets its next events when it has taken the last ones, and not too many at a time: between
-// them it looks after its sockets, however fast the engine is.
+// A thread gets its next events when it has taken the last ones, and not too many at a time:
+// between them it looks after its sockets, however fast the engine is.
 class EventPump {
  public:
   // Hands one thread its events, in the order of their making, and calls `taken` (from any thread)

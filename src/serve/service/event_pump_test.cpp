@@ -73,8 +73,8 @@ TEST(EngineId, NamesExchangePromptAndThread) {
 TEST(EventPump, EachThreadGetsItsOwnInOrder) {
   Source source;
   Taker takers[3];
-  EventPump pump(source, {takers[0].deliver(true), takers[1].deliver(true),
-                          takers[2].deliver(true)});
+  EventPump pump(source,
+                 {takers[0].deliver(true), takers[1].deliver(true), takers[2].deliver(true)});
   constexpr int64_t kEvents = 3000;
   for (int64_t i = 0; i < kEvents; ++i) source.add(EngineId::of(static_cast<uint64_t>(i), 0), i);
   for (size_t thread = 0; thread < 3; ++thread) {

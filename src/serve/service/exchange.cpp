@@ -69,9 +69,9 @@ Exchange::Exchange(Service& service, HttpThread& thread, uint64_t number, Admiss
       reply_(std::move(reply)),
       keeps_(static_cast<bool>(admission_.claim)),
       last_sent_(request_.arrived),
-      deadline_(Deadline::after(std::chrono::microseconds(
-                                    static_cast<int64_t>(1e3 * admission_.timeout_ms)),
-                                request_.arrived)) {
+      deadline_(Deadline::after(
+          std::chrono::microseconds(static_cast<int64_t>(1e3 * admission_.timeout_ms)),
+          request_.arrived)) {
   ++service_.answers;
   record_.id = admission_.request_id;
   record_.request_id = admission_.request_id;
@@ -97,8 +97,8 @@ void Exchange::start() {
   const bool accepted = service_.workers.submit(
       admission_.client->tenant, bytes,
       [weak = weak_from_this(), is_gone = is_gone_, &service = service_, &thread = thread_,
-       number = number_, protocol = admission_.protocol, client = admission_.client, deadline = deadline_,
-       body = std::move(request_.body)] {
+       number = number_, protocol = admission_.protocol, client = admission_.client,
+       deadline = deadline_, body = std::move(request_.body)] {
         auto reading = std::make_shared<Reading>(
             read(service, number, protocol, *client, deadline, body, *is_gone));
         thread.post([weak, reading] {
@@ -123,8 +123,7 @@ Exchange::Reading Exchange::read(Service& service, uint64_t number, Protocol pro
     // A client that has left by now is not worth the work.
     if (is_gone.load()) return fail_with(ErrorCode::kCancelled, "the client has left");
     if (service.options.log_bodies) log_info("{}: {}", client.name, body);
-    reading.prepared =
-        prepare_answer(protocol, body, service.model, random_nonce(), random_seed());
+    reading.prepared = prepare_answer(protocol, body, service.model, random_nonce(), random_seed());
     if (!reading.prepared) return reading;
     for (Request& request : reading.prepared->requests) {
       if (is_gone.load()) return reading;

@@ -55,9 +55,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Made by a work thread.
   struct Reading;
 
-  static Reading read(Service& service, uint64_t number, Protocol protocol,
-                      const ApiClient& client, Deadline deadline, const std::string& body,
-                      const std::atomic<bool>& is_gone);
+  static Reading read(Service& service, uint64_t number, Protocol protocol, const ApiClient& client,
+                      Deadline deadline, const std::string& body, const std::atomic<bool>& is_gone);
   void has_read(Reading reading);
   void add_headers(const PreparedAnswer& prepared);
   void push(Event event);
@@ -87,17 +86,17 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   State state_ = State::kReading;
   std::unique_ptr<AnswerAssembly> answer_;
   bool stream_ = false;
-  int64_t open_requests_ = 0;      // of the engine: without a last event
-  std::vector<bool> cancelled_;    // of each
-  std::vector<Event> early_;       // came before has_read()
-  std::string aborted_;            // why it was, if it was
-  std::string refusal_;            // why the engine or the body ended it, if they did
-  bool is_answered_ = false;       // nothing more goes to the client
-  std::string kept_;               // with a claim: what was sent
-  bool keeps_ = false;             // all of it so far
+  int64_t open_requests_ = 0;    // of the engine: without a last event
+  std::vector<bool> cancelled_;  // of each
+  std::vector<Event> early_;     // came before has_read()
+  std::string aborted_;          // why it was, if it was
+  std::string refusal_;          // why the engine or the body ended it, if they did
+  bool is_answered_ = false;     // nothing more goes to the client
+  std::string kept_;             // with a claim: what was sent
+  bool keeps_ = false;           // all of it so far
   Clock::time_point last_sent_;
   std::vector<std::optional<Clock::time_point>> last_tokens_;  // of each choice
-  Deadline deadline_;  // of the answer
+  Deadline deadline_;                                          // of the answer
   RequestRecord record_;
 };
 

@@ -17,13 +17,13 @@ std::string_view without_port(std::string_view host) {
 }
 
 bool contains(const std::vector<std::string>& list, std::string_view value) {
-  return std::any_of(list.begin(), list.end(), [&](const std::string& one) {
-    return equals_ignoring_case(one, value);
-  });
+  return std::any_of(list.begin(), list.end(),
+                     [&](const std::string& one) { return equals_ignoring_case(one, value); });
 }
 
 // A page of this server, or one that the operator named.
-bool is_allowed_origin(const ServiceOptions& options, const HttpHead& head, std::string_view origin) {
+bool is_allowed_origin(const ServiceOptions& options, const HttpHead& head,
+                       std::string_view origin) {
   const auto& origins = options.origins;
   if (contains(origins, origin) || contains(origins, "*")) return true;
   const size_t scheme = origin.find("://");
@@ -34,8 +34,8 @@ bool is_allowed_origin(const ServiceOptions& options, const HttpHead& head, std:
 
 bool is_local(const HttpHead& head) {
   const std::string_view peer = head.peer;
-  const bool loopback = peer.starts_with("127.") || peer.starts_with("[::1]") ||
-                        peer.starts_with("[::ffff:127.");
+  const bool loopback =
+      peer.starts_with("127.") || peer.starts_with("[::1]") || peer.starts_with("[::ffff:127.");
   const std::string_view host = without_port(head.header("host"));
   const bool is_number = host.find_first_not_of("0123456789.") == std::string_view::npos;
   const bool named = equals_ignoring_case(host, "localhost") || host == "[::1]" ||
@@ -52,7 +52,8 @@ std::optional<HttpError> check_origin(const ServiceOptions& options, const HttpH
   }
   const std::string_view origin = head.header("origin");
   if (origin.empty() || is_allowed_origin(options, head, origin)) return std::nullopt;
-  return client_error(403, "Origin: pages of that site may not call this server (--allowed-origins)",
+  return client_error(403,
+                      "Origin: pages of that site may not call this server (--allowed-origins)",
                       "origin_not_allowed");
 }
 
@@ -70,8 +71,8 @@ HttpResponse preflight(const HttpHead& head) {
   add_origin_headers(head, response.headers);
   response.headers.push_back({"Access-Control-Allow-Methods", "GET, POST"});
   // Client libraries have headers of their own.
-  response.headers.push_back({"Access-Control-Allow-Headers",
-                              std::string(head.header("access-control-request-headers"))});
+  response.headers.push_back(
+      {"Access-Control-Allow-Headers", std::string(head.header("access-control-request-headers"))});
   response.headers.push_back({"Access-Control-Max-Age", "600"});
   return response;
 }

@@ -48,9 +48,9 @@ class Preparation {
   tl::expected<PreparedAnswer, HttpError> run(std::string_view body) {
     const Status status = read(body);
     if (status && generation_.model.size() > kMostModelName) {
-      return tl::unexpected(http_error(Error{
-          ErrorCode::kRequest, fmt::format("model: {} bytes; at most {} are allowed",
-                                           generation_.model.size(), kMostModelName)}));
+      return tl::unexpected(http_error(
+          Error{ErrorCode::kRequest, fmt::format("model: {} bytes; at most {} are allowed",
+                                                 generation_.model.size(), kMostModelName)}));
     }
     if (!status) return tl::unexpected(http_error(status.error()));
     if (!generation_.model.empty() && !model_.answers_to(generation_.model)) {
@@ -87,9 +87,10 @@ class Preparation {
     for (const PromptPiece& piece : prompt.pieces) bytes += piece.text.size();
     const auto least = static_cast<int64_t>(bytes / model_.longest_token);
     if (least <= model_.context) return {};
-    return fail(ErrorCode::kContextLength,
-                "the prompt has {} bytes, at least {} tokens; the context is {}; shorten the prompt",
-                bytes, least, model_.context);
+    return fail(
+        ErrorCode::kContextLength,
+        "the prompt has {} bytes, at least {} tokens; the context is {}; shorten the prompt", bytes,
+        least, model_.context);
   }
 
   Status take(ConversationRequest request) {

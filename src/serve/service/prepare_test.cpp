@@ -87,8 +87,8 @@ TEST(Prepare, NamesOfModelsAreShort) {
 }
 
 TEST(Prepare, ChoicesCount) {
-  const auto many = prepare({{"prompt", {"a", "b"}}, {"n", 3}, {"max_tokens", 5}},
-                            Protocol::kCompletions);
+  const auto many =
+      prepare({{"prompt", {"a", "b"}}, {"n", 3}, {"max_tokens", 5}}, Protocol::kCompletions);
   ASSERT_TRUE(many);
   EXPECT_EQ(many->requests.size(), 2u);
   EXPECT_EQ(many->max_tokens, 30);
@@ -104,8 +104,8 @@ TEST(Prepare, IdsAreTheProtocols) {
 TEST(Prepare, BodiesThatAreNone) {
   const ServedModel served = model();
   for (const char* body : {"", "{", "[]", "null", "{\"messages\": [", "\xff", "{\"a\": 1} x"}) {
-    for (const Protocol protocol : {Protocol::kChat, Protocol::kCompletions, Protocol::kMessages,
-                                    Protocol::kResponses}) {
+    for (const Protocol protocol :
+         {Protocol::kChat, Protocol::kCompletions, Protocol::kMessages, Protocol::kResponses}) {
       const auto refused = prepare_answer(protocol, body, served, "nonce", 0);
       ASSERT_FALSE(refused) << body;
       EXPECT_EQ(refused.error().status, 400) << body;

@@ -37,8 +37,8 @@ struct Route {
 };
 
 struct FoundRoute {
-  const Route* route = nullptr;      // null: 404, or 405 if
-  std::string_view allowed;          // another method is known here
+  const Route* route = nullptr;         // null: 404, or 405 if
+  std::string_view allowed;             // another method is known here
   Protocol protocol = Protocol::kChat;  // of errors at this path
 };
 

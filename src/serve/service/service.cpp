@@ -3,6 +3,7 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -41,14 +42,19 @@ HttpError unavailable(std::string message, std::string code, int64_t retry_after
 }  // namespace
 
 Result<std::unique_ptr<Service>> Service::create(ServiceOptions options, KeyRing keys,
-                                                 ServedEngine& engine,
-                                                 const Tokenizer& tokenizer) {
+                                                 ServedEngine& engine, const Tokenizer& tokenizer) {
   auto ledger = std::make_unique<UsageLedger>();
   if (!options.ledger.empty()) {
     TRY(ledger, UsageLedger::open(options.ledger));
   }
-  return std::make_unique<Service>(std::move(options), std::move(keys), engine, tokenizer,
-                                   std::move(ledger));
+  std::optional<ServerUrl> collector;
+  if (!options.otlp_endpoint.empty()) {
+    TRY(collector, parse_url("--otlp-traces-endpoint", options.otlp_endpoint));
+  }
+  auto service = std::make_unique<Service>(std::move(options), std::move(keys), engine, tokenizer,
+                                           std::move(ledger));
+  if (collector) service->exporter = std::make_unique<SpanExporter>(*collector, "tidemill");
+  return service;
 }
 
 Service::Service(ServiceOptions given, KeyRing ring, ServedEngine& served,
@@ -68,6 +74,7 @@ void Service::record(const RequestRecord& record) {
   metrics.observe(record);
   ledger->add(record);
   traces.add(record);
+  if (exporter) exporter->add(record);
   log_info("{}", access_line(record));
 }
 
@@ -94,8 +101,7 @@ uint64_t random_seed() {
 }
 
 double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 HttpError draining_error() {

@@ -17,6 +17,7 @@
 #include "serve/http/http_server.h"
 #include "serve/served_engine.h"
 #include "serve/service/prepare.h"
+#include "serve/service/span_exporter.h"
 #include "serve/service/work_queue.h"
 
 namespace tidemill {
@@ -35,10 +36,11 @@ struct ServiceOptions {
   int work_threads = 1;              // that read and tokenise
   WorkLimits work;                   // bodies that wait for them
   std::filesystem::path ledger;      // "": totals are kept in memory only
+  std::string otlp_endpoint;         // of a collector for traces; "": none
 };
 
 struct Service {
-  // Engine and tokenizer must outlive it. Errors: those of UsageLedger::open.
+  // Engine and tokenizer must outlive it. Errors: those of UsageLedger::open and parse_url.
   static Result<std::unique_ptr<Service>> create(ServiceOptions options, KeyRing keys,
                                                  ServedEngine& engine, const Tokenizer& tokenizer);
   Service(ServiceOptions options, KeyRing keys, ServedEngine& engine, const Tokenizer& tokenizer,
@@ -54,11 +56,12 @@ struct Service {
   const std::unique_ptr<UsageLedger> ledger;
   ServeMetrics metrics;
   RequestTrace traces;
+  std::unique_ptr<SpanExporter> exporter;  // null: none
   Quotas quotas;
   IdempotencyStore idempotency;
-  std::atomic<bool> draining{false};  // no new work
-  std::atomic<int64_t> answers{0};    // exchanges that have not ended
-  std::atomic<int64_t> streams{0};    // of them: that have begun to stream
+  std::atomic<bool> draining{false};             // no new work
+  std::atomic<int64_t> answers{0};               // exchanges that have not ended
+  std::atomic<int64_t> streams{0};               // of them: that have begun to stream
   std::atomic<const HttpServer*> http{nullptr};  // once there is one
   const Clock::time_point started = Clock::now();
   const double started_unix_s = unix_seconds();

@@ -37,7 +37,8 @@ HttpResponse json_response(const Json& json, int status = 200) {
 // The client's X-Request-Id, or one of ours.
 std::string request_id_of(const HttpHead& head) {
   std::string id(head.header("x-request-id"));
-  const bool is_plain = std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < 127; });
+  const bool is_plain =
+      std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < 127; });
   if (id.empty() || id.size() > kMostRequestId || !is_plain) id = "req_" + random_nonce();
   return id;
 }
@@ -71,8 +72,7 @@ HttpResponse work_on(const Route& route, const std::string& body, const ServedMo
     const auto json = run(body, model);
     return json ? json_response(*json) : error_response(route.protocol, json.error());
   } catch (const std::exception& error) {
-    return error_response(route.protocol,
-                          report({ErrorCode::kInternal, error.what()}, route.path));
+    return error_response(route.protocol, report({ErrorCode::kInternal, error.what()}, route.path));
   }
 }
 
@@ -127,8 +127,8 @@ std::optional<HttpResponse> ServiceHandler::refuse(const HttpHead& head) {
   }
   if (head.method == "OPTIONS" && !head.header("origin").empty()) return preflight(head);
   if (found.route == nullptr && !found.allowed.empty()) {
-    return refusal(client_error(405, fmt::format("{} is answered to {} only", head.path,
-                                                 found.allowed),
+    return refusal(client_error(405,
+                                fmt::format("{} is answered to {} only", head.path, found.allowed),
                                 "method_not_allowed"));
   }
   if (found.route == nullptr) {
@@ -150,8 +150,9 @@ std::optional<HttpResponse> ServiceHandler::refuse(const HttpHead& head) {
   }
   if (!error) return std::nullopt;
   if (route.endpoint == Endpoint::kAnswer) {
-    record_without_work(route, head, {.id = id, .status = error->status, .outcome = "refused",
-                                      .reason = reason_of(*error)});
+    record_without_work(
+        route, head,
+        {.id = id, .status = error->status, .outcome = "refused", .reason = reason_of(*error)});
   }
   return refusal(*error);
 }
@@ -167,9 +168,8 @@ void ServiceHandler::handle(HttpRequest request, std::shared_ptr<HttpReply> repl
     case Endpoint::kCountTokens:
       return start_work(*found.route, std::move(request), std::move(reply));
     default:
-      reply->send(with_headers(
-          answer_now(*found.route, request),
-          common_headers(request, found.protocol, request_id_of(request))));
+      reply->send(with_headers(answer_now(*found.route, request),
+                               common_headers(request, found.protocol, request_id_of(request))));
   }
 }
 
@@ -183,8 +183,9 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
                       .client = service_.keys.find(presented_key(request)),
                       .headers = common_headers(request, route.protocol, id)};
   const auto refuse_it = [&](const HttpError& error, std::string reason) {
-    record_without_work(route, request, {.id = id, .status = error.status, .outcome = "refused",
-                                         .reason = std::move(reason)});
+    record_without_work(
+        route, request,
+        {.id = id, .status = error.status, .outcome = "refused", .reason = std::move(reason)});
     reply->send(with_headers(error_response(route.protocol, error), admission.headers));
   };
 
@@ -197,9 +198,9 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
     admission.timeout_ms = *timeout;
   }
   if (const std::string_view key = request.header("idempotency-key"); !key.empty()) {
-    auto begun = service_.idempotency.begin(
-        admission.client->name, key, request_digest(request.method, request.path, request.body),
-        now);
+    auto begun =
+        service_.idempotency.begin(admission.client->name, key,
+                                   request_digest(request.method, request.path, request.body), now);
     if (!begun) return refuse_it(begun.error(), reason_of(begun.error()));
     if (begun->replay) {
       return replay(route, request, *begun->replay, admission, *reply);
@@ -212,9 +213,8 @@ void ServiceHandler::start_answer(const Route& route, HttpRequest request,
 
   service_.metrics.received(route.path);
   const uint64_t number = std::exchange(next_, next_ + threads_);
-  const auto exchange =
-      std::make_shared<Exchange>(service_, thread_, number, std::move(admission),
-                                 std::move(request), std::move(reply));
+  const auto exchange = std::make_shared<Exchange>(service_, thread_, number, std::move(admission),
+                                                   std::move(request), std::move(reply));
   exchanges_.emplace(number, exchange);
   exchange->start();
 }

@@ -89,9 +89,9 @@ TEST(ServiceHandler, EveryProtocolAnswersAtEveryPathOfItsClients) {
 // User case 54, 53: a call while thinking; reasoning apart from content.
 TEST(ServiceHandler, ReasoningAndToolCalls) {
   ServicePlant plant;
-  Json body = say(
-      "say: \n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" "
-      "string=\"false\">3</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
+  Json body =
+      say("say: \n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" "
+          "string=\"false\">3</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
   body["thinking"] = {{"type", "enabled"}};
   body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
   const Json json = plant.ask("/v1/chat/completions", body)->json();
@@ -119,23 +119,21 @@ TEST(ServiceHandler, ErrorsNameTheFieldsOfTheirProtocol) {
     return plant.ask(path, body)->json()["error"]["message"].get<std::string>();
   };
   const Json call = {{"type", "tool_use"}, {"id", "c"}, {"name", "f"}, {"input", Json::object()}};
-  EXPECT_TRUE(error_of("/v1/messages",
-                       {{"max_tokens", 5},
-                        {"system", "s"},
-                        {"messages",
-                         {{{"role", "user"}, {"content", "x"}},
-                          {{"role", "assistant"}, {"content", {call}}},
-                          {{"role", "user"}, {"content", "y"}}}}})
+  EXPECT_TRUE(error_of("/v1/messages", {{"max_tokens", 5},
+                                        {"system", "s"},
+                                        {"messages",
+                                         {{{"role", "user"}, {"content", "x"}},
+                                          {{"role", "assistant"}, {"content", {call}}},
+                                          {{"role", "user"}, {"content", "y"}}}}})
                   .starts_with("messages[1]: "));
-  EXPECT_TRUE(error_of("/v1/responses",
-                       {{"instructions", "s"},
-                        {"input",
-                         {{{"type", "function_call_output"}, {"call_id", "c"}, {"output", "x"}}}}})
-                  .starts_with("input[0]"));
   EXPECT_TRUE(
       error_of("/v1/responses",
-               {{"input", "x"}, {"tools", {{{"type", "function"}, {"name", "a b"}}}}})
-          .starts_with("tools[0].name: "));
+               {{"instructions", "s"},
+                {"input", {{{"type", "function_call_output"}, {"call_id", "c"}, {"output", "x"}}}}})
+          .starts_with("input[0]"));
+  EXPECT_TRUE(error_of("/v1/responses",
+                       {{"input", "x"}, {"tools", {{{"type", "function"}, {"name", "a b"}}}}})
+                  .starts_with("tools[0].name: "));
   EXPECT_TRUE(error_of("/v1/responses", {{"input", "x"}, {"reasoning", {{"effort", "heroic"}}}})
                   .starts_with("reasoning.effort: "));
 }
@@ -152,8 +150,7 @@ TEST(ServiceHandler, ModelsInTheShapeOfTheClient) {
 
 TEST(ServiceHandler, WhatComesWhileDrainingIsRefusedAlsoBehindItsBody) {
   ServicePlant plant;
-  const HttpRequest request =
-      ServicePlant::request("POST", "/v1/chat/completions", say("say: x"));
+  const HttpRequest request = ServicePlant::request("POST", "/v1/chat/completions", say("say: x"));
   EXPECT_FALSE(plant.handler().refuse(request));
   plant.service().draining = true;
   auto received = std::make_shared<Received>();
@@ -505,8 +502,7 @@ TEST(ServiceHandler, UsageMetricsAndLedgerAgree) {
     add(plant.ask("/v1/chat/completions", body)->json()["usage"]);
     body = streamed(say("say: " + padding));
     body["stream_options"] = {{"include_usage", true}};
-    const std::vector<StreamEvent> events =
-        read_sse(plant.ask("/v1/chat/completions", body)->body);
+    const std::vector<StreamEvent> events = read_sse(plant.ask("/v1/chat/completions", body)->body);
     const Json last = Json::parse(events[events.size() - 2].data);
     EXPECT_TRUE(last["choices"].empty());
     add(last["usage"]);

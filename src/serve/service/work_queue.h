@@ -20,8 +20,8 @@ struct WorkLimits {
   int64_t bytes = int64_t{256} << 20;  // of the bodies that come with it
 };
 
-// submit() from any thread. Tenants take turns, and the work of one runs in the order of its coming,
-// so that nobody waits for all that another one has sent. Work must not throw.
+// submit() from any thread. Tenants take turns, and the work of one runs in the order of its
+// coming, so that nobody waits for all that another one has sent. Work must not throw.
 class WorkQueue {
  public:
   WorkQueue(int threads, WorkLimits limits);

@@ -1,8 +1,8 @@
-#include "cli/load/url.h"
+#include "serve/http/url.h"
 
 #include <gtest/gtest.h>
 
-namespace tidemill::cli {
+namespace tidemill {
 namespace {
 
 TEST(ParseUrl, TakesWhatPeopleHave) {
@@ -24,7 +24,7 @@ TEST(ParseUrl, TakesWhatPeopleHave) {
       {"http://[fe80::1]", "fe80::1", "80", "", "[fe80::1]:80"},
   };
   for (const auto& expected : cases) {
-    const auto url = parse_url(expected.text);
+    const auto url = parse_url("--url", expected.text);
     ASSERT_TRUE(url) << url.error().message;
     EXPECT_EQ(url->host, expected.host) << expected.text;
     EXPECT_EQ(url->port, expected.port) << expected.text;
@@ -55,7 +55,7 @@ TEST(ParseUrl, RefusesTheRest) {
                            "http://[]:80",
                            "http://[::1]8000",
                            "http://h\xc3\xa9"}) {
-    const auto url = parse_url(text);
+    const auto url = parse_url("--url", text);
     ASSERT_FALSE(url) << text;
     EXPECT_EQ(url.error().code, ErrorCode::kInvalidArgument);
     EXPECT_NE(url.error().message.find("--url"), std::string::npos);
@@ -63,4 +63,4 @@ TEST(ParseUrl, RefusesTheRest) {
 }
 
 }  // namespace
-}  // namespace tidemill::cli
+}  // namespace tidemill

@@ -1,9 +1,9 @@
-#include "cli/load/url.h"
+#include "serve/http/url.h"
 
 #include <algorithm>
 #include <charconv>
 
-namespace tidemill::cli {
+namespace tidemill {
 namespace {
 
 bool is_port(std::string_view text) {
@@ -25,9 +25,9 @@ std::string ServerUrl::authority() const {
   return fmt::format(fmt::runtime(is_v6 ? "[{}]:{}" : "{}:{}"), host, port);
 }
 
-Result<ServerUrl> parse_url(std::string_view text) {
+Result<ServerUrl> parse_url(std::string_view option, std::string_view text) {
   const auto wrong = [&](std::string_view what) {
-    return fail(ErrorCode::kInvalidArgument, "--url \"{}\": {}; http://HOST:PORT", text, what);
+    return fail(ErrorCode::kInvalidArgument, "{} \"{}\": {}; http://HOST:PORT", option, text, what);
   };
   constexpr std::string_view kScheme = "http://";
   if (text.starts_with("https://")) {
@@ -68,4 +68,4 @@ Result<ServerUrl> parse_url(std::string_view text) {
   return url;
 }
 
-}  // namespace tidemill::cli
+}  // namespace tidemill

@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 
-namespace tidemill::cli {
+namespace tidemill {
 
 struct ServerUrl {
   std::string host;  // a name or an address; IPv6 without brackets
@@ -19,7 +19,7 @@ struct ServerUrl {
 };
 
 // "http://HOST[:PORT][/PREFIX]"; a last "/" or "/v1" is dropped, so that the base URL of an OpenAI
-// client fits too. Error kInvalidArgument names --url.
-Result<ServerUrl> parse_url(std::string_view text);
+// client fits too. Error kInvalidArgument names `option`, the flag that it came from.
+Result<ServerUrl> parse_url(std::string_view option, std::string_view text);
 
-}  // namespace tidemill::cli
+}  // namespace tidemill
