@@ -2,8 +2,11 @@
 // computes nothing and clients in a process of their own; and its parts alone.
 //
 // Rates are per second of CPU time of this process, over all its threads: tokens/s of one core.
+// The engine's own time is among it. At 0 ms per token chunks pile up and many go out with one
+// send: that is the cost of making them. At a pace each has a send of its own, and wakes threads.
 #include <benchmark/benchmark.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -140,6 +143,60 @@ BENCHMARK(serve_chat_stream)
     ->MeasureProcessCPUTime()
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
+
+// ---- the floor
+
+// Nothing but sends: a chunk's bytes to each of 64 sockets in turn. A server that is paced by its
+// engine cannot join chunks, so it sends as often.
+void bare_sends(benchmark::State& state) {
+  constexpr int kStreams = 64;
+  const std::string chunk(215, 'x');
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener, any, size) != 0 || listen(listener, kStreams) != 0 ||
+      getsockname(listener, any, &size) != 0) {
+    return state.SkipWithError("listen");
+  }
+  const pid_t reader = fork();
+  if (reader == 0) {
+    const int poll = epoll_create1(0);
+    for (int i = 0; i < kStreams; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      if (connect(fd, any, size) != 0) fail_client("connect");
+      epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+      epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
+    }
+    std::string buffer(1 << 16, '\0');
+    for (int open = kStreams; open > 0;) {
+      epoll_event event = {};
+      if (epoll_wait(poll, &event, 1, 60'000) <= 0) fail_client("no more comes");
+      if (read(event.data.fd, buffer.data(), buffer.size()) > 0) continue;
+      close(event.data.fd);
+      --open;
+    }
+    _exit(0);
+  }
+  std::vector<int> sockets;
+  for (int i = 0; i < kStreams; ++i) {
+    sockets.push_back(accept(listener, nullptr, nullptr));
+    const int on = 1;
+    setsockopt(sockets.back(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  for (auto _ : state) {
+    for (const int fd : sockets) {
+      if (send(fd, chunk.data(), chunk.size(), 0) < 0) return state.SkipWithError("send");
+    }
+  }
+  for (const int fd : sockets) close(fd);
+  close(listener);
+  waitpid(reader, nullptr, 0);
+  state.SetItemsProcessed(state.iterations() * kStreams);
+}
+BENCHMARK(bare_sends)->MeasureProcessCPUTime()->Iterations(1000);
 
 // ---- its parts
 

@@ -71,8 +71,9 @@ class Trainer:
         state = None if args.warm else load(self.path, self.dev)
         if state:
             self.restore(state)
-        self.rng = np.random.default_rng([self.progress["step"], self.ranks.rank, ord(self.progress["phase"])])
+        self.rng = np.random.default_rng([self.progress["tokens"], self.ranks.rank])
         self.stop_at = time.time() + args.stop_after
+        self.check_every = 10 if self.dev.type == "cuda" else 1              # the clock must not run ahead of the device
         self.log(msg="backbone", parameters=sum(p.numel() for p in self.parameters), device=str(self.dev), world=self.ranks.world,
                  train=self.data.sizes(), val=self.held.sizes(), resumed=self.progress)
 
@@ -161,7 +162,7 @@ class Trainer:
             p["step"] += 1
             p["tokens"] += self.args.tokens * self.ranks.world
             seen += 1
-            if p["step"] % 10 == 0:                                          # the clock must not run ahead of the device
+            if p["step"] % self.check_every == 0:
                 self.synchronize()
                 elapsed, stop = self.ranks.agree(clock.elapsed()), self.ranks.agree(float(clock.out_of_time())) > 0
             if p["step"] % log_every == 0:

@@ -117,7 +117,7 @@ class DraftTrainer:
                 warm_up = False
             p["step"] += 1
             p["anchors"] += args.tokens // args.stride * self.ranks.world
-            if p["step"] % 10 == 0:
+            if p["step"] % self.base.check_every == 0:
                 self.base.synchronize()
                 elapsed, stop = self.ranks.agree(clock.elapsed()), self.ranks.agree(float(clock.out_of_time())) > 0
             if p["step"] % 50 == 0:

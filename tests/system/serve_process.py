@@ -1,7 +1,9 @@
 """`tidemill serve` in a process of its own, for system tests: address, log, metrics, end."""
 import atexit
+import concurrent.futures
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import pathlib
@@ -11,26 +13,25 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 import urllib.parse
 
 SOURCE = pathlib.Path(os.environ["TIDEMILL_SOURCE_DIR"])
 TIDEMILL = os.environ["TIDEMILL"]
 MODEL = os.environ.get("TIDEMILL_MODEL", str(SOURCE / "models" / "mini"))
 CASES = SOURCE / "tests" / "cases" / "serve_http"
+SCRIPTED = ("--scripted", "0", "--port", "0", "--thinking", "off")
 PATIENCE = 60  # seconds: for a loaded machine
 
 
 def need_clients():
     """Goes on in the environment of scripts/bootstrap if this Python lacks the official clients."""
-    try:
-        import anthropic  # noqa: F401
-        import openai  # noqa: F401
-    except ImportError:
-        python = SOURCE / ".venv" / "bin" / "python"
-        is_here = pathlib.Path(sys.prefix) == SOURCE / ".venv"
-        if is_here or not python.exists():
-            sys.exit("the clients openai and anthropic are missing: run scripts/bootstrap")
-        os.execv(python, [str(python), *sys.argv])
+    if importlib.util.find_spec("openai") and importlib.util.find_spec("anthropic"):
+        return
+    python = SOURCE / ".venv" / "bin" / "python"
+    if pathlib.Path(sys.prefix) == SOURCE / ".venv" or not python.exists():
+        sys.exit("the clients openai and anthropic are missing: run scripts/bootstrap")
+    os.execv(python, [str(python), *sys.argv])
 
 
 def cases(name):
@@ -45,6 +46,13 @@ def wait_until(condition, what="what was waited for", seconds=PATIENCE):
             raise AssertionError(f"{what}: not within {seconds} s")
         time.sleep(0.01)
     return value
+
+
+def together(action, arguments):
+    """action(argument) of each, all at the same time, each in a thread of its own."""
+    arguments = list(arguments)
+    with concurrent.futures.ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(action, arguments))
 
 
 class Answer:
@@ -162,6 +170,26 @@ class Server:
             busy = status["in_flight"], status["streams"], engine["running"], engine["waiting"]
             return status if not any(busy) else None
         return wait_until(idle, "an idle server")
+
+
+class Case(unittest.TestCase):
+    """With a directory, and servers that end with the test."""
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.dir = pathlib.Path(scratch.name)
+
+    def file(self, name, text):
+        path = self.dir / name
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o600)
+        return str(path)
+
+    def serve(self, *flags, **options):
+        server = Server(*SCRIPTED, *flags, **options)
+        self.addCleanup(server.close)
+        return server
 
 
 # ---- the official clients; every answer and every chunk is checked against their types

@@ -2,8 +2,8 @@
 
 usage: python3 -m train.data.prepare OUT [--tokenizer FILE] [--corpus DIR] [--synthetic N] [--recall N] [--distilled FILE ...]
 Streams: books, edu, docs, talk, words (from the corpus), synth (N chats), recall (N chats of 1,000 to 4,000 tokens, filled
-with passages of the training part of edu and docs: needs the corpus), distilled (JSON lines of distill.py). Prints one JSON
-line per stream. Deterministic.
+with passages of the training part of edu and docs: needs the corpus), distilled (JSON lines of distill.py). With a corpus also
+topics.txt for distill.py, held_prompts.jsonl and recall_eval.jsonl for evaluate.py. Prints one JSON line per stream.
 """
 import argparse
 import hashlib
@@ -46,12 +46,12 @@ def corpus_document(section, document):
     return chat_format.encode(messages, thinking=False, header=False)
 
 
-def passages(corpus):
-    """paragraphs of training documents to fill long chats with"""
+def passages(corpus, held_only=False):
+    """paragraphs of training documents (or of held-out ones) to fill long chats with"""
     out = []
     for use in (sources.EDU, sources.DOCS):
         for _, d, held in sources.documents(corpus, use):
-            if not held and d[:1] != "\x02":
+            if held == held_only and d[:1] != "\x02":
                 out += [p for p in d.split("\n\n") if 150 < len(p) < 900 and not chat_format.spells_special(p)]
     return out
 
@@ -60,11 +60,15 @@ def held_chat(d):
     return sources.held_out(json.dumps(d, sort_keys=True, ensure_ascii=False))
 
 
-def synthetic(n, seed):
+def fresh_chats(n, seed):
     r = random.Random(seed)
     makers, weights = zip(*(synth.GENERATORS + synth_tasks.GENERATORS))
     for _ in range(n):
-        d = r.choices(makers, weights)[0](r)
+        yield r.choices(makers, weights)[0](r)
+
+
+def synthetic(n, seed):
+    for d in fresh_chats(n, seed):
         yield chat_format.encode(header=False, **d), held_chat(d)
 
 
@@ -128,6 +132,37 @@ def write_stream(name, documents, tokenizer, out):
     return dict(stream=name, documents=count, skipped=skipped, **sizes)
 
 
+def write_companions(corpus, out):
+    """topics.txt for distill.py; held_prompts.jsonl and recall_eval.jsonl for evaluate.py"""
+    r = random.Random(77)
+    topics, prompts = set(), []
+    for use in (sources.EDU, sources.DOCS):
+        for s, d, held in sources.documents(corpus, use):
+            title = d.split("\n", 1)[0].strip()
+            if not held and s.source.startswith("OpenStax") and 4 < len(title) < 60 and title.isascii() and not title.startswith(("Introduction", "Chapter", "Key ", "Review")):
+                topics.add(title)
+    for use in (sources.TALK, sources.WORDS):
+        asks = [sources.turns(d)[0]["content"] for s, d, held in sources.documents(corpus, use) if held and not s.source.startswith("self")]
+        prompts += [dict(text=t) for t in r.sample(asks, min(40, len(asks)))]
+    for use in (sources.EDU, sources.DOCS, sources.BOOKS):
+        texts = [d[:300].rsplit(" ", 1)[0] for _, d, held in sources.documents(corpus, use) if held and d[:1] != "\x02"]
+        prompts += [dict(text=t, raw=True) for t in r.sample(texts, min(10, len(texts)))]
+    for d, held in ((d, held_chat(d)) for d in fresh_chats(6000, 3)):
+        if held and len(d["messages"]) == 2 and d["messages"][0]["role"] == "user" and not d.get("tools") and not d["thinking"] and not d.get("response_format"):
+            prompts.append(dict(text=d["messages"][0]["content"]))
+    r.shuffle(prompts)
+    cases, texts = [], passages(corpus, held_only=True)
+    for length in (256, 1024, 2048, 4096):
+        for _ in range(16):
+            cases.append(dict(length=length, messages=synth.recall_long(r, texts, int((length - 60) * 3.6))["messages"]))
+    for name, lines in (("held_prompts", prompts), ("recall_eval", cases)):
+        with open(f"{out}/{name}.jsonl", "w", encoding="utf8") as f:
+            f.writelines(json.dumps(l, ensure_ascii=False) + "\n" for l in lines)
+    with open(f"{out}/topics.txt", "w", encoding="utf8") as f:
+        f.writelines(t + "\n" for t in sorted(topics))
+    return dict(topics=len(topics), held_prompts=len(prompts), recall_cases=len(cases))
+
+
 def job(args, name):
     if name == "synth":
         docs = synthetic(args.synthetic, 1)
@@ -157,6 +192,8 @@ def main():
     with ProcessPoolExecutor(max_workers=min(len(names), os.cpu_count() or 1)) as pool:
         for done in [pool.submit(job, args, n) for n in names]:
             print(json.dumps(done.result()), flush=True)
+    if args.corpus:
+        print(json.dumps(write_companions(args.corpus, args.out)), flush=True)
 
 
 if __name__ == "__main__":
