@@ -6,7 +6,6 @@ import copy
 import os
 
 import torch
-import torch.nn.functional as F
 
 from .ops import COMPILE, comp
 

@@ -211,7 +211,7 @@ class Backbone(nn.Module):
     @torch.no_grad()
     def choose(self, l, qi, wi, keys, vis, pool):
         """-> entries that the queries of layer l see, bool [B,S,N]; the candidate pool"""
-        c, (B, n, S, _) = self.c, qi.shape
+        c, (_, n, S, _) = self.c, qi.shape
         d = torch.bmm(qi.flatten(1, 2), keys.transpose(1, 2)).unflatten(1, (n, S))
         scores = k_index_scores(d, wi)
         if l == c.candidate_source_layer_id:

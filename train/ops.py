@@ -7,10 +7,15 @@ import math
 import os
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 
 from .config import engram_multipliers, engram_primes
 from .formats import q4i, q4kv, q8, row8, w4, w8
+
+# one function serves many shapes, number formats and both phases: each is a compilation of its own
+torch._dynamo.config.recompile_limit = 256
+torch._dynamo.config.accumulated_recompile_limit = 4096
 
 COMPILE = os.environ.get("TRAIN_COMPILE", "1") == "1" and torch.cuda.is_available()
 

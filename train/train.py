@@ -12,7 +12,6 @@ import time
 
 import numpy as np
 import torch
-import torch._dynamo
 from tokenizers import Tokenizer
 
 from .batches import Batches
@@ -23,8 +22,6 @@ from .ops import EngramHash, k_xent
 from .optim import build
 from .runtime import Clock, Log, Ranks, load, save
 
-torch._dynamo.config.recompile_limit = 256
-torch._dynamo.config.accumulated_recompile_limit = 4096
 torch.set_float32_matmul_precision("high")
 
 MIX_A = dict(books=0.15, edu=0.29, docs=0.14, talk=0.07, words=0.04, synth=0.10, recall=0.02, distilled=0.19)

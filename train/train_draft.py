@@ -6,8 +6,6 @@ Bounded and restartable as train.py is (WORK/drafter.pt). An export with the dra
 command ends, so a chain that breaks off still leaves a checkpoint.
 """
 import argparse
-import json
-import os
 import time
 
 import numpy as np

@@ -27,9 +27,6 @@ from serve_process import PATIENCE, Server, dsml, user, wait_until
 
 SEED = int(os.environ.get("TIDEMILL_TEST_SEED", "20261130"))
 MIB = 1 << 20
-# What the process may have grown by after all of a class's abuse. What it holds for good: the
-# heaps of its threads, the last 1,000 requests' records, grammars.
-MOST_GROWTH = 96 * MIB
 ANSWERS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 TOKENS = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")
 READS = ("/", "/version", "/metrics", "/health/live", "/health/ready", "/v1/models", "/v1/usage",
@@ -218,6 +215,10 @@ class Plant(unittest.TestCase):
     """A server that is abused; each test leaves it as it was."""
 
     flags = ()
+    # What the process may have grown by after all of a class's abuse. What it holds for good: the
+    # heaps of its threads, the last 1,000 requests' records. Measured were 2 to 5 MiB with clients
+    # that leave and 9 to 16 with garbage; more rounds of the same abuse add next to nothing.
+    most_growth = 32 * MIB
 
     @classmethod
     def setUpClass(cls):
@@ -337,7 +338,7 @@ class Plant(unittest.TestCase):
         self.check_counts(status, metrics)
         wait_until(lambda: len(self.links()) <= self.files, "that files and sockets are closed")
         growth = self.resident() - self.memory
-        self.assertLess(growth, MOST_GROWTH, f"{growth / MIB:.1f} MiB more than at the start")
+        self.assertLess(growth, self.most_growth, f"{growth / MIB:.1f} MiB more than at the start")
 
     def check_counts(self, status, metrics):
         """Answers = ledger = metrics = status = /v1/usage."""
@@ -553,7 +554,7 @@ class Clients(Plant):
         async def announce(i):
             async with await Wire.to(self.server) as wire:
                 await wire.send(head("POST", ANSWERS[0], f"Content-Length: {4 * MIB}"))
-                await asyncio.sleep(3)
+                await asyncio.sleep(1)
 
         memory = self.resident()
         self.run_all(*(announce(i) for i in range(100)))
@@ -634,7 +635,7 @@ class Clients(Plant):
             first = await one(0), await one(1)
             self.assertEqual(first, (0, 0))  # not even of an equal prompt of the other
             self.assertGreaterEqual(await one(8), 128)
-            await self.many(120, 60, one)
+            await self.many(60, 60, one)
 
         asyncio.run(run())
         server.wait_for_idle(**root)
@@ -921,6 +922,9 @@ class Garbage(Plant):
 
 class Bombs(Plant):
     flags = ("--scripted", "0", "--http-threads", "2", "--max-body-mib", "4")
+    # A body of 4 MiB is many small pieces once it is read, and a heap keeps what lies between them:
+    # measured were 38 to 48 MiB, after one round of twelve bodies as after six.
+    most_growth = 72 * MIB
 
     async def explode(self, pieces, status):
         """Sends until an answer comes."""
@@ -1016,6 +1020,9 @@ class Model(Plant):
     """The same with an engine that has blocks, slots and grammars."""
 
     flags = ("--max-num-seqs", "12", "--max-model-len", "2048", "--work-threads", "2")
+    # As above, and compiled grammars, which are kept for the next request: measured were 37 to 39
+    # MiB, and 38 after four times as many cancels.
+    most_growth = 64 * MIB
 
     @classmethod
     def setUpClass(cls):
@@ -1027,7 +1034,7 @@ class Model(Plant):
     @staticmethod
     def story(i, **options):
         return body_for(ANSWERS[0], STORIES[i], temperature=0, ignore_eos=True,
-                        **{"max_tokens": 80, **options})
+                        **{"max_tokens": 40, **options})
 
     async def told(self, i):
         async with await Wire.to(self.server) as wire:
@@ -1102,7 +1109,7 @@ class Model(Plant):
         async def one(options):
             async with await Wire.to(self.server) as wire:
                 reply = await wire.ask(ANSWERS[0], body_for(
-                    ANSWERS[0], "JSON", max_tokens=200, temperature=0, logit_bias=bias, **options))
+                    ANSWERS[0], "JSON", max_tokens=120, temperature=0, logit_bias=bias, **options))
             self.assertEqual(reply.status, 200, reply)
             choice = json.loads(reply.body)["choices"][0]
             text = choice["message"]["content"]
@@ -1141,11 +1148,11 @@ class Model(Plant):
                 await asyncio.sleep(self.random.uniform(0, 0.2))
             (wire.reset if i % 2 else wire.close)()
 
-        self.run_all(self.many(120, 24, cancel_one))
+        self.run_all(self.many(24, 12, cancel_one))
 
     def test_salts(self):
         """What one salt has cached is not seen under another, nor are answers mixed up."""
-        prompt = "A prompt that two tenants have in common. " * 40 + "Go on."
+        prompt = "A prompt that two tenants have in common. " * 24 + "Go on."
 
         async def ask(salt):
             async with await Wire.to(self.server) as wire:

@@ -5,7 +5,8 @@ import tempfile
 import threading
 import unittest
 
-from serve_process import SCRIPTED, Server, anthropic_client, need_clients, openai_client, user, wait_until
+from serve_process import (SCRIPTED, Server, anthropic_client, need_clients, openai_client, user,
+                           wait_until)
 
 need_clients()
 import anthropic  # noqa: E402
@@ -21,7 +22,7 @@ def key_file(**more):
                    for name, key in KEYS.items())
 
 
-class Keys(Case):
+class Keys(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.scratch = tempfile.TemporaryDirectory()

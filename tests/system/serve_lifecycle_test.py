@@ -1,6 +1,5 @@
 """The start of a server, its settings and secrets; and its end, by SIGTERM or /drain."""
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -16,6 +15,46 @@ need_clients()
 import openai  # noqa: E402
 
 KEY = "tm-alice-key"
+
+
+class Bare(Case):
+    """User case 48: without flags and variables, in an empty directory."""
+
+    def setUp(self):
+        super().setUp()
+        (self.dir / "bin").mkdir()
+        self.program = shutil.copy(TIDEMILL, self.dir / "bin")
+        self.empty = self.dir / "empty"
+        self.empty.mkdir()
+
+    def test_the_bundled_model_is_served(self):
+        """`--port 0` alone: port 8000 may be another's."""
+        (self.dir / "models").mkdir()
+        (self.dir / "models" / "mini").symlink_to(pathlib.Path(MODEL).resolve())
+        server = Server("--port", "0", program=(self.program, "serve"), directory=self.empty,
+                        environment={"TIDEMILL_MODEL": ""})
+        self.addCleanup(server.close)
+        client = openai_client(server)
+        model, = client.models.list()
+        self.assertEqual(model.id, "mini")
+        answer = client.chat.completions.create(model="mini", messages=user("Hello"), max_tokens=8,
+                                                extra_body={"ignore_eos": True})
+        self.assertEqual(answer.usage.completion_tokens, 8)
+        self.assertFalse(hasattr(answer.choices[0].message, "reasoning_content"))  # it cannot think
+        self.assertEqual(server.get("/").status, 200)
+        server.signal()
+        self.assertEqual(server.exit_code(), 0)
+        self.assertEqual(list(self.empty.iterdir()), [])
+
+    def test_a_missing_model_is_said(self):
+        for command in (["serve", "--port", "0"], ["run", "Hello"], ["chat"]):
+            with self.subTest(command):
+                result = subprocess.run([self.program, *command], capture_output=True, text=True,
+                                        timeout=PATIENCE, stdin=subprocess.DEVNULL, cwd=self.empty,
+                                        env={"PATH": "/usr/bin:/bin"})
+                self.assertIn(result.returncode, (1, 2), result.stderr)
+                *_, last = result.stderr.splitlines()
+                self.assertRegex(last, "^tidemill: .*--model")
 
 
 class Settings(Case):

@@ -3,12 +3,11 @@ import asyncio
 import typing
 import unittest
 
-import pydantic
-
 from serve_process import Server, anthropic_client, cases, dsml, need_clients, user
 
 need_clients()
 import anthropic  # noqa: E402
+import pydantic  # noqa: E402
 from anthropic import types  # noqa: E402
 
 REASONING = "Let me see."

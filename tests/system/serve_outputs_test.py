@@ -162,5 +162,37 @@ class Outputs(unittest.TestCase):
         self.assertEqual(json.loads(joined), {"city": value})
 
 
+    def test_names_that_mean_something(self):
+        """User case 50."""
+        def tool(*names):
+            properties = {name: {} for name in names}
+            return [{"type": "function", "function": {"name": "f", "parameters": {
+                "type": "object", "properties": properties}}}]
+
+        call = {"city": "Oslo", "days": 2}
+        for name, tools, parameters, expected in (
+                ("a wrapper that the schema lacks", tool("city"), {"arguments": call}, call),
+                ("a parameter of that name", tool("arguments"), {"arguments": call},
+                 {"arguments": call}),
+                ("a wrapper beside others", tool("city"), {"arguments": call, "city": "Rome"},
+                 {"arguments": call, "city": "Rome"}),
+                ("digits in a string", tool("city"), {"city": "123"}, {"city": "123"}),
+                ("an object", tool("more"), {"more": {"a": 1}}, {"more": {"a": 1}})):
+            with self.subTest(name):
+                text = "say: " + dsml(["f", parameters])
+                answer = whole(ask(text, tools=tools))
+                (name, arguments), = answer.calls
+                self.assertEqual(json.loads(arguments), expected)
+                with ask(text, tools=tools, stream=True) as chunks:
+                    self.assertEqual(Joined(chunks), answer)
+        for tools in ([], tool("city")):
+            with self.subTest(tools=tools):
+                more = {"tools": tools} if tools else {}
+                with ask("say: it is 2 <", stream=True, **more) as chunks:
+                    joined = Joined(chunks)
+                self.assertEqual((joined.content, joined.finish), ("it is 2 <", "stop"))
+                self.assertEqual(whole(ask("say: it is 2 <", **more)), joined)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -21,6 +21,8 @@ TIDEMILL = os.environ["TIDEMILL"]
 MODEL = os.environ.get("TIDEMILL_MODEL", str(SOURCE / "models" / "mini"))
 CASES = SOURCE / "tests" / "cases" / "serve_http"
 SCRIPTED = ("--scripted", "0", "--port", "0", "--thinking", "off")
+# One thread does not wait for another that a busy machine has put aside.
+MODEL_FLAGS = ("--port", "0", "--thinking", "off", "--threads", "1")
 PATIENCE = 60  # seconds: for a loaded machine
 
 
@@ -82,11 +84,12 @@ class Answer:
 class Server:
     """Ready when made. `flags` are those of serve; `environment` adds to this process's."""
 
-    def __init__(self, *flags, environment={}, ready=r"is served at (\S+)"):
+    def __init__(self, *flags, environment={}, ready=r"is served at (\S+)",
+                 program=(TIDEMILL, "serve", "--model", MODEL), directory=None):
         self.log_file = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [TIDEMILL, "serve", "--model", MODEL, *flags], stdin=subprocess.DEVNULL,
-            stdout=self.log_file, stderr=self.log_file,
+            [*program, *flags], stdin=subprocess.DEVNULL, stdout=self.log_file,
+            stderr=self.log_file, cwd=directory,
             env={**os.environ, "TIDEMILL_MODEL": MODEL, **environment})
         atexit.register(self.close)  # a test that breaks off leaves nothing running
         try:

@@ -4,12 +4,11 @@ import json
 import typing
 import unittest
 
-import pydantic
-
 from serve_process import Server, cases, dsml, need_clients, openai_client, user
 
 need_clients()
 import openai  # noqa: E402
+import pydantic  # noqa: E402
 from openai.types import responses as types  # noqa: E402
 
 REASONING = "Let me see."

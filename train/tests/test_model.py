@@ -19,7 +19,7 @@ except ImportError as e:
     raise unittest.SkipTest(f"no {e.name}")
 
 from .. import layout, ops, read_export
-from ..config import MICRO, Cfg, compressed_token_map, make_config
+from ..config import MICRO, MINI, Cfg, compressed_token_map, make_config
 from ..drafter import DSpark
 from ..export import export
 from ..model import Backbone, MoE
@@ -103,6 +103,10 @@ class Model(unittest.TestCase):
         for n, p in draft.named_parameters():
             self.assertTrue(p.grad is not None and torch.isfinite(p.grad).all(), n)
 
+    def test_the_kept_configuration_is_the_one_of_config_py(self):
+        kept = json.loads((ROOT / "train" / "config.json").read_text(encoding="utf8"))
+        self.assertEqual(kept, make_config(Tokenizer.from_file(TOKENIZER), MINI))
+
     def test_exported_tensors_are_the_layout(self):
         want = {}
         for name, kind, shape in layout.tensors(self.c):
@@ -146,6 +150,20 @@ class Model(unittest.TestCase):
         print(f"relative difference of the logits: {[round(float(e), 4) for e in error[:4]]} at first, {float(error.mean()):.3f} on average")
         self.assertLess(float(error[:2].max()), 1e-3)
         self.assertLess(float(error.mean()), 0.45)
+
+
+    def test_tidemill_drafts_the_same(self):
+        """the first draft behind one committed token: its logits and its confidence"""
+        ids = self.ids[:1].clone()
+        tokens = pathlib.Path(self.folder.name) / "first.json"
+        tokens.write_text(json.dumps(ids[0, :1].tolist()))
+        theirs = json.loads(self.tidemill("draft", "--tokens", str(tokens), "--anchor", str(int(ids[0, 1]))))
+        with torch.no_grad(), mock.patch.object(MoE, "forward", moe_as_deployed), mock.patch.object(ops, "k_mix", mix_as_deployed):
+            _, aux = self.net(ids, self.hash(ids), quant=True, sparse=True, want_taps=True)
+            logits, conf, _ = self.draft(self.net.embed.bfloat16(), self.net.head.bfloat16(), aux["taps"], ids, 1, 32, True)
+        for top in theirs["top"][0]:
+            self.assertAlmostEqual(top["logit"], float(logits[0, 0, 0, top["id"]]), delta=0.03 * abs(top["logit"]) + 0.05)
+        self.assertAlmostEqual(theirs["confidence"][0], float(conf[0, 0, 0]), delta=0.03 * abs(theirs["confidence"][0]) + 0.05)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,8 @@ std::string Settings::describe(const CLI::App& command) const {
     const std::string name = name_of(*option);
     const auto source = sources_.find(name);
     if (source == sources_.end()) {
-      const std::string value = option->get_default_str();
+      const bool is_flag = option->get_items_expected_max() == 0;
+      const std::string value = is_flag ? "false" : option->get_default_str();
       text += fmt::format("  {} = {}\n", name, value.empty() ? "(default)" : value);
       continue;
     }

@@ -23,7 +23,11 @@ Json anthropic_entry(const Service& service, const std::string& name) {
   ::gmtime_r(&started, &time);
   char text[32];
   std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &time);
-  return {{"type", "model"}, {"id", name}, {"display_name", name}, {"created_at", text}};
+  return {{"type", "model"},
+          {"id", name},
+          {"display_name", name},
+          {"created_at", text},
+          {"lifecycle", "active"}};
 }
 
 Json model_entry(const Service& service, const std::string& name, Protocol protocol) {

@@ -324,8 +324,10 @@ void Exchange::send_error(const HttpError& error) {
 void Exchange::tick(Clock::time_point now) {
   if (is_answered_) return;
   if (state_ == State::kReading && deadline_.expired(now)) {
-    abort(http_error({ErrorCode::kDeadline, "the deadline passed before the request was read"}),
-          "deadline");
+    send_error(
+        http_error({ErrorCode::kDeadline, "the deadline passed before the request was read"}));
+    refusal_ = "deadline";
+    cancel_engine();
     return;
   }
   if (deadline_.expired(now - kGrace)) {
