@@ -146,9 +146,8 @@ StreamEvent ChatStream::chunk(int64_t choice, Json delta, Json finish_reason) {
   return {.data = to_text(envelope(Json::array({std::move(json)})))};
 }
 
-// Nearly every chunk is one of these. Making and freeing its Json took half of the server's time
-// for a token (docs/performance.md), so its text is put together here; the bytes are those of
-// chunk().
+// Nearly every chunk is one of these, and making and freeing their Json was most of what a chunk
+// cost (docs/performance.md). So the text is put together here; its bytes are those of chunk().
 StreamEvent ChatStream::text_chunk(int64_t choice, const OutputDelta& delta) const {
   std::string out;
   out.reserve(before_choice_.size() + behind_choice_.size() + delta.text.size() + 128);

@@ -1034,7 +1034,7 @@ class Model(Plant):
     @staticmethod
     def story(i, **options):
         return body_for(ANSWERS[0], STORIES[i], temperature=0, ignore_eos=True,
-                        **{"max_tokens": 40, **options})
+                        **{"max_tokens": 80, **options})
 
     async def told(self, i):
         async with await Wire.to(self.server) as wire:
