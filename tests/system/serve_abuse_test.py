@@ -1096,8 +1096,9 @@ class Model(Plant):
 
     def test_white_space_ends(self):
         """A model that wants nothing but white space gets to the end of its JSON."""
-        with open(os.path.join(os.environ.get("TIDEMILL_MODEL", "models/mini"), "tokenizer.json"),
-                  encoding="utf-8") as file:
+        mini = os.path.join(os.environ["TIDEMILL_SOURCE_DIR"], "models", "mini")
+        model = os.environ.get("TIDEMILL_MODEL", mini)
+        with open(os.path.join(model, "tokenizer.json"), encoding="utf-8") as file:
             vocabulary = json.load(file)["model"]["vocab"]
         # As bytes are written in vocabularies: blank, line feed, tab, carriage return.
         blank = [i for text, i in vocabulary.items() if set(text) <= set("ĠĊĉč")]

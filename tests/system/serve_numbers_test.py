@@ -15,8 +15,7 @@ import openai  # noqa: E402
 
 Tokens = collections.namedtuple("Tokens", "prompt cached output")
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "tidemill:streams",
-          "tidemill:requests_in_flight", "tidemill:requests_preparing", "tidemill:body_bytes",
-          "tidemill:unsent_bytes")
+          "tidemill:requests_in_flight", "tidemill:requests_preparing", "tidemill:body_bytes")
 
 
 class Traffic:
