@@ -10,9 +10,9 @@ namespace tidemill {
 namespace {
 
 TEST(WorkQueue, RunsInOrder) {
-  WorkQueue queue(1, {});
   std::vector<int> order;
   std::promise<void> done;
+  WorkQueue queue(1, {});
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(queue.submit(0, 1, [&, i] { order.push_back(i); }));
   EXPECT_TRUE(queue.submit(0, 1, [&] { done.set_value(); }));
   ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
@@ -20,9 +20,9 @@ TEST(WorkQueue, RunsInOrder) {
 }
 
 TEST(WorkQueue, RefusesWhatIsTooMuch) {
-  WorkQueue queue(1, {.works = 2, .bytes = 100});
   std::promise<void> begun;
   std::promise<void> go;
+  WorkQueue queue(1, {.works = 2, .bytes = 100});
   EXPECT_TRUE(queue.submit(0, 1000, [&] {
     begun.set_value();
     go.get_future().wait_for(std::chrono::seconds(30));
@@ -38,10 +38,10 @@ TEST(WorkQueue, RefusesWhatIsTooMuch) {
 }
 
 TEST(WorkQueue, StopDropsWhatHasNotBegun) {
-  WorkQueue queue(1, {});
   std::promise<void> begun;
   std::atomic<bool> go{false};
   std::atomic<int> ran{0};
+  WorkQueue queue(1, {});
   EXPECT_TRUE(queue.submit(0, 1, [&] {
     begun.set_value();
     while (!go) std::this_thread::yield();
@@ -58,16 +58,16 @@ TEST(WorkQueue, StopDropsWhatHasNotBegun) {
 }
 
 TEST(WorkQueue, TenantsTakeTurns) {
-  WorkQueue queue(1, {});
   std::promise<void> begun;
   std::promise<void> go;
   std::promise<void> done;
+  std::string order;
+  WorkQueue queue(1, {});
   EXPECT_TRUE(queue.submit(1, 1, [&] {
     begun.set_value();
     go.get_future().wait_for(std::chrono::seconds(30));
   }));
   ASSERT_EQ(begun.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
-  std::string order;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(queue.submit(1, 1, [&] { order += 'a'; }));
   EXPECT_TRUE(queue.submit(2, 1, [&] { order += 'b'; }));
   EXPECT_TRUE(queue.submit(2, 1, [&] { order += 'b'; }));
