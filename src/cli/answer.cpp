@@ -39,18 +39,6 @@ void fit_into_context(Request& request, const ModelInfo& model) {
   if (left > 0) request.max_tokens = std::min(request.max_tokens, left);
 }
 
-AnswerStart answer_start(const Prompt& prompt) {
-  switch (prompt.start) {
-    case Prompt::Start::kReasoning:
-      return AnswerStart::kReasoning;
-    case Prompt::Start::kToolCalls:
-      return AnswerStart::kToolCalls;
-    case Prompt::Start::kContent:
-      break;
-  }
-  return AnswerStart::kContent;
-}
-
 Status status_of(const Answer& answer) {
   if (answer.finish != FinishReason::kRefused && answer.finish != FinishReason::kError) return {};
   return tl::unexpected(answer.error);

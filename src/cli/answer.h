@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/prompt.h"
 #include "tidemill/engine.h"
 
 namespace tidemill::cli {
@@ -27,8 +26,6 @@ Result<std::vector<Answer>> ask(Engine& engine, Request request, const std::atom
 
 // Lowers max_tokens to what the context leaves behind the prompt, if it leaves anything.
 void fit_into_context(Request& request, const ModelInfo& model);
-
-AnswerStart answer_start(const Prompt& prompt);
 
 // The error of an answer that has one.
 Status status_of(const Answer& answer);

@@ -16,6 +16,7 @@
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/message_lines.h"
+#include "serve/generation.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
 

@@ -20,6 +20,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "model/config.h"
+#include "serve/generation.h"
 #include "text/json.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"

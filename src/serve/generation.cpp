@@ -130,18 +130,6 @@ int64_t default_max_tokens(const Conversation& conversation) {
                                                      : kDefaultThinkingTokens;
 }
 
-AnswerStart answer_start(Prompt::Start start) {
-  switch (start) {
-    case Prompt::Start::kReasoning:
-      return AnswerStart::kReasoning;
-    case Prompt::Start::kToolCalls:
-      return AnswerStart::kToolCalls;
-    case Prompt::Start::kContent:
-      break;
-  }
-  return AnswerStart::kContent;
-}
-
 Status check_images(const Conversation& conversation) {
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     for (size_t k = 0; k < conversation.messages[i].content.size(); ++k) {
@@ -191,6 +179,18 @@ Constraint tool_constraint(const Conversation& conversation, const ToolRules& ru
 }
 
 }  // namespace
+
+AnswerStart answer_start(const Prompt& prompt) {
+  switch (prompt.start) {
+    case Prompt::Start::kReasoning:
+      return AnswerStart::kReasoning;
+    case Prompt::Start::kToolCalls:
+      return AnswerStart::kToolCalls;
+    case Prompt::Start::kContent:
+      break;
+  }
+  return AnswerStart::kContent;
+}
 
 std::span<const FieldTable> generation_fields() { return kTables; }
 
@@ -260,7 +260,7 @@ Status complete_request(ConversationRequest& request, const ToolRules& tools,
 
   Generation& generation = request.generation;
   Request& engine = generation.request;
-  engine.start = answer_start(request.prompt.start);
+  engine.start = answer_start(request.prompt);
   generation.default_max_tokens = default_max_tokens(conversation);
   if (policy.hosted_sampling) apply_hosted_rule(conversation.thinking, engine.sampling);
 

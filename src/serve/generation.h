@@ -51,6 +51,9 @@ struct ConversationRequest {
   Generation generation;
 };
 
+// Where the engine is told that the answer starts.
+AnswerStart answer_start(const Prompt& prompt);
+
 // Tools as a protocol declares them, beside Conversation::tools.
 struct ToolRules {
   bool strict = false;   // arguments follow the schemas
