@@ -24,8 +24,8 @@ from .runtime import Clock, Log, Ranks, load, save
 
 torch.set_float32_matmul_precision("high")
 
-MIX_A = dict(books=0.15, edu=0.29, docs=0.14, talk=0.07, words=0.04, synth=0.10, recall=0.02, distilled=0.19)
-MIX_B = dict(books=0.12, edu=0.26, docs=0.13, talk=0.07, words=0.03, synth=0.15, recall=0.04, distilled=0.20)
+MIX_A = dict(books=0.16, edu=0.25, docs=0.14, talk=0.07, words=0.04, synth=0.09, recall=0.02, distilled=0.23)
+MIX_B = dict(books=0.13, edu=0.24, docs=0.13, talk=0.07, words=0.03, synth=0.14, recall=0.04, distilled=0.22)
 MIX_LONG = dict(books=0.15, edu=0.20, docs=0.10, recall=0.45, distilled=0.10)
 
 
