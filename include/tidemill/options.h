@@ -35,7 +35,8 @@ struct Options {
   // "keyed": a draft stands if it equals the target's own draw; tokens are those without drafts.
   // "rejection": accepts more; the same distribution, other tokens.
   std::string verification = "keyed";
-  // Of the drafter's confidence head: none (1), one, or one for each draft position.
+  // Of the drafter's confidence head: one, or one for each draft position; empty: the checkpoint's
+  // (dspark_confidence_temperatures of generation_config.json), 1 where it names none.
   std::vector<float> confidence_temperatures = {};
 
   // ---- reuse

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
 
 #include "engine/engine_for_tests.h"
+#include "model/test_checkpoint.h"
 
 namespace tidemill {
 namespace {
@@ -110,6 +114,29 @@ TEST(EngineApi, IdsDifferWhileTheyAreInUse) {
   request.id = 77;  // may be used again
   request.max_tokens = 1;
   EXPECT_EQ(answer(*engine, request).tokens.size(), 1u);
+}
+
+// The model of the tests with another generation_config.json.
+void link_model(const std::filesystem::path& folder, std::string_view generation) {
+  for (const auto& file : std::filesystem::directory_iterator(kMiniModel)) {
+    if (file.path().filename() == "generation_config.json") continue;
+    std::filesystem::create_symlink(file.path(), folder / file.path().filename());
+  }
+  std::ofstream(folder / "generation_config.json") << generation;
+}
+
+TEST(EngineApi, TheCheckpointsConfidenceTemperaturesCountUnlessOthersAreGiven) {
+  const TestDirectory folder;
+  link_model(folder.path(), R"({"dspark_confidence_temperatures": [1, 2, 3]})");
+  Options options = small_options();
+  options.model = folder.path().string();
+  const auto engine = Engine::open(options);
+  ASSERT_FALSE(engine);
+  EXPECT_EQ(engine.error().code, ErrorCode::kConfig);
+  EXPECT_THAT(engine.error().message,
+              HasSubstr("generation_config.json: dspark_confidence_temperatures: 3 temperatures"));
+  options.confidence_temperatures = {1, 2, 3, 4, 5};
+  EXPECT_TRUE(Engine::open(options));
 }
 
 TEST(EngineApi, OptionsThatCannotBeAreErrors) {

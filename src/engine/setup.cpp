@@ -66,6 +66,21 @@ Result<Verification> parse_verification(std::string_view text) {
               "verification cannot be \"{:.40}\"; one of keyed, rejection", text);
 }
 
+// The options' temperatures, else the checkpoint's, else 1.
+Result<DraftTemperatures> draft_temperatures(const Options& options,
+                                             const GenerationConfig& generation,
+                                             int32_t draft_length) {
+  const bool given = !options.confidence_temperatures.empty();
+  const std::vector<float>& chosen =
+      given ? options.confidence_temperatures : generation.dspark_confidence_temperatures;
+  std::vector<double> values(chosen.begin(), chosen.end());
+  if (values.empty()) values = {1.0};
+  auto temperatures = DraftTemperatures::create(values, draft_length);
+  if (temperatures || given) return temperatures;
+  return fail(ErrorCode::kConfig, "generation_config.json: dspark_confidence_temperatures: {}",
+              temperatures.error().message);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,
@@ -96,11 +111,9 @@ Result<LoopOptions> loop_options(const Options& options, ModelRunner& runner) {
                 "drafts is \"{}\", but this checkpoint has no drafter; use off", options.drafts);
   }
   TRY(const Verification verification, parse_verification(options.verification));
-  std::vector<double> values(options.confidence_temperatures.begin(),
-                             options.confidence_temperatures.end());
-  if (values.empty()) values = {1.0};
   TRY(DraftTemperatures temperatures,
-      DraftTemperatures::create(values, static_cast<int32_t>(std::max<int64_t>(block, 1))));
+      draft_temperatures(options, runner.model().generation(),
+                         static_cast<int32_t>(std::max<int64_t>(block, 1))));
   TRY(std::string identity, checkpoint_digest(runner.model(), options.model));
 
   TRY(CostCurve cost, drafts.learns() ? profile_steps(runner) : CostCurve::create({{1, 1.0}}, 0));

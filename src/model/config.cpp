@@ -116,7 +116,7 @@ void read_drafter(JsonReader& in, Config& out) {
   if (!in.has("num_nextn_predict_layers")) return;
   in.integer("num_nextn_predict_layers", out.num_nextn_predict_layers, 0, 16);
   if (out.num_nextn_predict_layers == 0) return;
-  in.integer("dspark_block_size", out.dspark_block_size, 1, 64);
+  in.integer("dspark_block_size", out.dspark_block_size, 1, kMaxDraftBlock);
   in.integer("dspark_noise_token_id", out.dspark_noise_token_id, 0, kMaxVocabulary);
   in.integers("dspark_target_layer_ids", out.dspark_target_layer_ids, 0, kMaxLayers, 64);
   in.integer("dspark_markov_rank", out.dspark_markov_rank, 1, kMaxDimension);
@@ -199,6 +199,10 @@ Result<GenerationConfig> GenerationConfig::parse(std::string_view text) {
       in.integer("eos_token_id", ids.emplace_back(), 0, kMaxId);
     }
     for (const int64_t id : ids) config.eos_token_ids.push_back(static_cast<int32_t>(id));
+  }
+  if (in.has("dspark_confidence_temperatures")) {
+    in.numbers("dspark_confidence_temperatures", config.dspark_confidence_temperatures, 1e-3, 1e3,
+               kMaxDraftBlock);
   }
   CHECK_OK(in.status());
   return config;

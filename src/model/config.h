@@ -107,6 +107,7 @@ inline constexpr int64_t kMaxLayers = 1024;
 inline constexpr int64_t kMaxExperts = 8192;
 inline constexpr int64_t kMaxEngramRows = int64_t{1} << 40;
 inline constexpr int64_t kMaxEngramNgram = 8;
+inline constexpr int64_t kMaxDraftBlock = 64;
 
 // Defaults of generation_config.json; a missing file gives greedy decoding.
 struct GenerationConfig {
@@ -115,6 +116,9 @@ struct GenerationConfig {
   float top_p = 1;
   int64_t top_k = 0;
   std::vector<int32_t> eos_token_ids;  // empty: the file names none
+  // Fitted when the drafter was trained: confidence = sigmoid(z / T), one T or one for each draft
+  // position; empty: the file names none (1). Our own key, the release has no place for it.
+  std::vector<float> dspark_confidence_temperatures;
   static Result<GenerationConfig> parse(std::string_view json);
   static Result<GenerationConfig> load(const std::filesystem::path& directory);
 };

@@ -118,6 +118,14 @@ TEST(GenerationConfig, ReadsDefaultsAndLists) {
   EXPECT_FALSE(many->do_sample);
   EXPECT_THAT(many->eos_token_ids, ElementsAre(1, 7));
 
+  const auto fitted = GenerationConfig::parse(R"({"dspark_confidence_temperatures": [1.5, 0.25]})");
+  ASSERT_TRUE(fitted) << fitted.error().message;
+  EXPECT_THAT(fitted->dspark_confidence_temperatures, ElementsAre(1.5f, 0.25f));
+  for (const char* value : {"1", "[0]", "[1, \"2\"]", "[1e9]"}) {
+    const std::string text = std::string(R"({"dspark_confidence_temperatures": )") + value + "}";
+    EXPECT_FALSE(GenerationConfig::parse(text)) << value;
+  }
+
   const auto wrong = GenerationConfig::parse(R"({"top_p": 2})");
   ASSERT_FALSE(wrong);
   EXPECT_THAT(wrong.error().message,

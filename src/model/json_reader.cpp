@@ -209,6 +209,20 @@ void JsonReader::integers(std::string_view key, std::vector<int64_t>& out, int64
   out = std::move(numbers);
 }
 
+void JsonReader::numbers(std::string_view key, std::vector<float>& out, double min, double max,
+                         size_t max_size) {
+  const json* value = find(key);
+  const auto within = [&](const json& element) {
+    return element.is_number() && element.get<double>() >= min && element.get<double>() <= max;
+  };
+  if (value == nullptr || !value->is_array() || value->size() > max_size ||
+      !std::all_of(value->begin(), value->end(), within)) {
+    return refuse(key, value,
+                  fmt::format("an array of at most {} numbers from {} to {}", max_size, min, max));
+  }
+  out = value->get<std::vector<float>>();
+}
+
 void JsonReader::require(std::string_view key, const json& only) {
   if (!has(key)) refuse(key, nullptr, only.dump());
   require_if_present(key, only);

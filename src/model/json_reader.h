@@ -49,6 +49,8 @@ class JsonReader {
   // At most max_size elements, each within the limits.
   void integers(std::string_view key, std::vector<int64_t>& out, int64_t min, int64_t max,
                 size_t max_size);
+  void numbers(std::string_view key, std::vector<float>& out, double min, double max,
+               size_t max_size);
 
   // The only value that is implemented, for a member that must be there / that may be absent.
   void require(std::string_view key, const nlohmann::json& only);
