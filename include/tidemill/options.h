@@ -14,6 +14,10 @@ struct Options {
   std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | reference
   int threads = 0;              // 0: what affinity and cgroup quota allow
 
+  // For measurements: the directory has no weights, only config.json and a tokenizer, and so many
+  // bytes of random ones stand for them, each layer with its own traffic. 0: off.
+  int64_t alias_bytes = 0;
+
   // ---- memory
   int64_t context = 0;     // tokens of one request, prompt and answer; 0: the model's limit
   int64_t sequences = 16;  // requests on the device at a time

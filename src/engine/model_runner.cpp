@@ -55,7 +55,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   const int threads = options.threads > 0 ? options.threads : ThreadTeam::available_threads();
   runner->team_ = std::make_unique<ThreadTeam>(threads);
   TRY(runner->backend_, make_backend(options, *runner->team_));
-  TRY(runner->model_, Model::load(directory, {.progress = std::move(progress)}));
+  TRY(runner->model_, Model::load(directory, {.progress = std::move(progress), .alias_bytes = options.alias_bytes}));
 
   const Config& config = runner->model_->config();
   const Topology& topology = runner->model_->topology();

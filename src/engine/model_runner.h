@@ -20,6 +20,7 @@ struct RunnerOptions {
   std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | reference
   Rounding rounding;            // other than the released one: reference only
   int threads = 0;              // 0: what affinity and cgroup quota allow
+  int64_t alias_bytes = 0;      // LoadOptions::alias_bytes
   int64_t context = 0;          // tokens that fit per sequence; 0: the model's own limit
   int64_t sequences = 1;
   // Bytes for blocks, slots and window snapshots, split by MemoryPlan; kAutoState: what a whole

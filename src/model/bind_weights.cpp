@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -17,10 +19,14 @@ int64_t blocks_of_32(int64_t size) { return (size + 31) / 32; }
 // that the code below reads as the list of names that it is.
 class Binder {
  public:
-  Binder(const Checkpoint& checkpoint, const Config& config, const Topology& topology)
-      : checkpoint_(checkpoint), config_(config), topology_(topology) {}
+  using Lookup = std::function<Result<const TensorView*>(const ExpectedTensor&)>;
+  Binder(Lookup get, std::function<bool(const std::string&)> has, const Config& config,
+         const Topology& topology)
+      : get_(std::move(get)), has_(std::move(has)), config_(config), topology_(topology) {}
 
   Result<BoundWeights> bind();
+  // Of the checkpoint's tensors, those that nothing asked for and that are not the vision tower's.
+  std::vector<std::string> unexpected(const Checkpoint& checkpoint) const;
 
  private:
   bool ok() const { return !error_; }
@@ -52,9 +58,9 @@ class Binder {
   LayerWeights block(const std::string& prefix, int64_t experts);
   LayerWeights layer(int64_t i);
   DraftWeights drafter();
-  std::vector<std::string> unexpected() const;
 
-  const Checkpoint& checkpoint_;
+  const Lookup get_;
+  const std::function<bool(const std::string&)> has_;
   const Config& config_;
   const Topology& topology_;
   std::unordered_set<const TensorView*> bound_;
@@ -65,7 +71,7 @@ class Binder {
 const TensorView* Binder::tensor(const std::string& name, TensorType type,
                                  std::initializer_list<int64_t> shape) {
   if (!ok()) return nullptr;
-  auto view = checkpoint_.get(name, type, {shape.begin(), shape.size()});
+  auto view = get_({name, type, shape});
   if (!view) {
     error_ = std::move(view).error();
     return nullptr;
@@ -186,7 +192,7 @@ MoeWeights Binder::moe(const std::string& prefix, int64_t experts) {
   MoeWeights out;
   out.gate = bf16(prefix + "gate.weight", experts, config_.hidden_size);
   out.bias = f32_vector(prefix + "gate.bias", experts);
-  if (checkpoint_.find(prefix + "gate.bias_vl") != nullptr) {  // text-only files may lack it
+  if (has_(prefix + "gate.bias_vl")) {  // text-only files may lack it
     out.bias_vl = f32_vector(prefix + "gate.bias_vl", experts);
   }
   // One by one: a configuration that claims too many fails at the first that is missing.
@@ -249,11 +255,11 @@ DraftWeights Binder::drafter() {
   return out;
 }
 
-std::vector<std::string> Binder::unexpected() const {
+std::vector<std::string> Binder::unexpected(const Checkpoint& checkpoint) const {
   constexpr std::array<std::string_view, 5> kVision = {"vision.", "aligner.", "image_start",
                                                        "image_end", "image_newline"};
   std::vector<std::string> names;
-  for (const auto& [name, view] : checkpoint_.tensors()) {
+  for (const auto& [name, view] : checkpoint.tensors()) {
     const bool vision = std::any_of(kVision.begin(), kVision.end(), [&](std::string_view prefix) {
       return name.starts_with(prefix);
     });
@@ -274,15 +280,40 @@ Result<BoundWeights> Binder::bind() {
   out.weights.draft = drafter();
   if (error_) return tl::unexpected(*error_);
   out.aligned = std::move(aligned_);
-  out.unexpected = unexpected();
   return out;
 }
 
 }  // namespace
 
+int64_t ExpectedTensor::bytes() const {
+  int64_t count = byte_size(type);
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::vector<ExpectedTensor> expected_tensors(const Config& config, const Topology& topology) {
+  std::vector<ExpectedTensor> tensors;
+  const TensorView nothing;
+  const auto note = [&](const ExpectedTensor& tensor) -> Result<const TensorView*> {
+    tensors.push_back(tensor);
+    return &nothing;
+  };
+  const auto bound =
+      Binder(note, [](const std::string&) { return false; }, config, topology).bind();
+  assert(bound);
+  return tensors;
+}
+
 Result<BoundWeights> bind_weights(const Checkpoint& checkpoint, const Config& config,
                                   const Topology& topology) {
-  return Binder(checkpoint, config, topology).bind();
+  const auto get = [&](const ExpectedTensor& t) {
+    return checkpoint.get(t.name, t.type, t.shape);
+  };
+  const auto has = [&](const std::string& name) { return checkpoint.find(name) != nullptr; };
+  Binder binder(get, has, config, topology);
+  TRY(BoundWeights out, binder.bind());
+  out.unexpected = binder.unexpected(checkpoint);
+  return out;
 }
 
 }  // namespace tidemill

@@ -23,6 +23,17 @@ struct BoundWeights {
   std::vector<std::string> unexpected;
 };
 
+// A tensor that a checkpoint has to have.
+struct ExpectedTensor {
+  std::string name;
+  TensorType type = TensorType::kU8;
+  std::vector<int64_t> shape;
+  int64_t bytes() const;
+};
+
+// All of them, in the order of the forward pass; without optional ones (gate.bias_vl).
+std::vector<ExpectedTensor> expected_tensors(const Config& config, const Topology& topology);
+
 // Every tensor that the configuration asks for, with its exact type and shape. Reads no data except
 // for `aligned`. Errors: kTensorMissing, kTensorMismatch.
 Result<BoundWeights> bind_weights(const Checkpoint& checkpoint, const Config& config,

@@ -131,8 +131,17 @@ Result<const TensorView*> Checkpoint::get(std::string_view tensor, TensorType ty
   return view;
 }
 
+Checkpoint Checkpoint::in_memory(ByName<TensorView> tensors, std::shared_ptr<const void> memory,
+                                 int64_t bytes) {
+  Checkpoint checkpoint;
+  checkpoint.tensors_ = std::move(tensors);
+  checkpoint.memory_ = std::move(memory);
+  checkpoint.memory_bytes_ = bytes;
+  return checkpoint;
+}
+
 int64_t Checkpoint::file_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = memory_bytes_;
   for (const MappedFile& file : files_) bytes += static_cast<int64_t>(file.bytes().size());
   return bytes;
 }

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "model/aliased_checkpoint.h"
 #include "model/bind_weights.h"
 #include "model/read_weights.h"
 #include "text/engram_token_map.h"
@@ -40,6 +41,16 @@ Result<std::vector<int32_t>> find_token_map(const std::filesystem::path& directo
   if (file) return read_token_map(*file, config);
   if (file.error().code != ErrorCode::kFileNotFound) return tl::unexpected(file.error());
   return engram_token_map(tokenizer).ids;
+}
+
+// For weights that mean nothing: every compressed id occurs, whatever the tokenizer.
+Result<std::vector<int32_t>> any_token_map(const Config& config) {
+  std::vector<int32_t> map(static_cast<size_t>(config.vocab_size));
+  const int64_t ids = std::max<int64_t>(config.engram_compressed_vocab_size, 1);
+  for (size_t i = 0; i < map.size(); ++i) {
+    map[i] = static_cast<int32_t>(static_cast<int64_t>(i) % ids);
+  }
+  return map;
 }
 
 void warn_of_unexpected(const std::vector<std::string>& tensors) {
@@ -81,15 +92,20 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
                 tokenizer.size() - 1, config.vocab_size);
   }
   model->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
-  TRY(auto token_map, find_token_map(directory, config, *model->tokenizer_));
+  const bool aliased = options.alias_bytes > 0;
+  TRY(auto token_map, aliased ? any_token_map(config)
+                              : find_token_map(directory, config, *model->tokenizer_));
   TRY(model->engram_, EngramHash::build(config, std::move(token_map)));
 
-  TRY(model->checkpoint_, Checkpoint::open(directory));
+  TRY(model->checkpoint_,
+      aliased ? aliased_checkpoint(config, model->topology_, options.alias_bytes)
+              : Checkpoint::open(directory));
   TRY(auto bound, bind_weights(model->checkpoint_, config, model->topology_));
   model->weights_ = std::move(bound.weights);
   model->aligned_ = std::move(bound.aligned);
   warn_of_unexpected(bound.unexpected);
 
+  if (aliased) return model;
   const bool prefault = options.prefault && fits_memory(model->checkpoint_.file_bytes());
   CHECK_OK(read_weights(model->checkpoint_, prefault, options.progress));
   return model;

@@ -62,6 +62,34 @@ TEST(Model, LoadsTheBundledModel) {
   EXPECT_TRUE(std::is_sorted(progress.begin(), progress.end()));
 }
 
+// Speed is measured on weights that no file has: every part with traffic of its own.
+TEST(Model, RandomWeightsStandForThoseOfADirectoryWithout) {
+  const TestDirectory directory;
+  for (const char* name : {"config.json", "tokenizer.json"}) {
+    std::filesystem::copy(std::string(kMini) + "/" + name, directory.path() / name);
+  }
+  constexpr int64_t kBytes = 24 << 20;  // less than half of what the shapes take
+  const auto model =
+      Model::load(directory.path(), {.progress = {}, .prefault = true, .alias_bytes = kBytes});
+  ASSERT_TRUE(model) << model.error().message;
+  const Model& m = **model;
+  EXPECT_LE(m.checkpoint().file_bytes(), kBytes + 4096);
+  EXPECT_GT(m.checkpoint().file_bytes(), kBytes * 9 / 10);
+  const LayerWeights& one = m.weights().layers[3];
+  const LayerWeights& next = m.weights().layers[4];
+  EXPECT_NE(one.moe.experts[0].w1.data, one.moe.experts[1].w1.data);
+  EXPECT_NE(one.moe.experts[0].w1.data, next.moe.experts[0].w1.data);
+  EXPECT_NE(one.attention.wq_b.data, next.attention.wq_b.data);
+  for (const float value : first(one.moe.experts[5].w2, 64)) EXPECT_LE(std::abs(value), 0.05f);
+  for (const float value : first(next.attention.wo_b, 64)) EXPECT_LT(std::abs(value), 2.0f / 128);
+
+  const auto little =
+      Model::load(directory.path(), {.progress = {}, .prefault = true, .alias_bytes = 1 << 20});
+  ASSERT_FALSE(little);
+  EXPECT_EQ(little.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(little.error().message, HasSubstr("engram_vocab_size"));
+}
+
 TEST(Model, LoadsWithoutBiasForImages) {
   const auto model = Model::load(kMicro);
   ASSERT_TRUE(model) << model.error().message;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,12 +76,15 @@ class Checkpoint {
   // Errors: kFileNotFound, kFileRead, kSafetensors, and by name: a tensor in two shards or in a
   // shard but not in the index (kSafetensors), in the index but not in its shard (kTensorMissing).
   static Result<Checkpoint> open(const std::filesystem::path& directory);
+  // Tensors that lie in `memory` of `bytes` bytes, which lives as long as the checkpoint; no files.
+  static Checkpoint in_memory(ByName<TensorView> tensors, std::shared_ptr<const void> memory,
+                              int64_t bytes);
 
   const TensorView* find(std::string_view tensor) const;
   // The tensor with this type and shape. Errors: kTensorMissing, kTensorMismatch (both values).
   Result<const TensorView*> get(std::string_view tensor, TensorType type,
                                 std::span<const int64_t> shape) const;
-  int64_t file_bytes() const;
+  int64_t file_bytes() const;  // or of the memory instead of files
   const std::vector<MappedFile>& files() const { return files_; }
   const ByName<TensorView>& tensors() const { return tensors_; }
 
@@ -89,6 +93,8 @@ class Checkpoint {
 
   std::vector<MappedFile> files_;
   ByName<TensorView> tensors_;
+  std::shared_ptr<const void> memory_;
+  int64_t memory_bytes_ = 0;
 };
 
 }  // namespace tidemill

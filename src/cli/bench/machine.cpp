@@ -71,8 +71,9 @@ double WeightTraffic::bytes(double rows) const {
          touched * static_cast<double>(expert_bytes);
 }
 
-Result<WeightTraffic> weight_traffic(const std::filesystem::path& path) {
-  TRY(const auto model, Model::load(path, {.progress = {}, .prefault = false}));
+Result<WeightTraffic> weight_traffic(const std::filesystem::path& path, int64_t alias_bytes) {
+  TRY(const auto model,
+      Model::load(path, {.progress = {}, .prefault = false, .alias_bytes = alias_bytes}));
   ThreadTeam team(1);
   const auto backend = make_reference_backend(team);  // only for the formats of the caches
   TRY(const auto layout, StateLayout::build(model->config(), model->topology(), *backend));

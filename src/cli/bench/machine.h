@@ -38,7 +38,7 @@ struct WeightTraffic {
   // and an expert is read once a pass.
   double bytes(double rows) const;
 };
-// Errors: those of Model::load.
-Result<WeightTraffic> weight_traffic(const std::filesystem::path& model);
+// alias_bytes: LoadOptions'. Errors: those of Model::load.
+Result<WeightTraffic> weight_traffic(const std::filesystem::path& model, int64_t alias_bytes = 0);
 
 }  // namespace tidemill::cli

@@ -35,6 +35,7 @@ constexpr std::array kUses = {
     FlagUse{"--threads", kEngine},
     FlagUse{"--context", kEngine},
     FlagUse{"--replay", kEngine},
+    FlagUse{"--alias-layers", kEngine},
     FlagUse{"--sequences", kEngine},
     FlagUse{"--pool-blocks", kEngine},
     FlagUse{"--chunk", kWorkload | kDecode | kHost},
@@ -120,6 +121,7 @@ BenchMode BenchOptions::mode() const {
 
 Options BenchOptions::engine_options() const {
   Options options;
+  options.alias_bytes = alias_bytes();
   options.sequences = sequences;
   options.pool_blocks = pool_blocks;
   options.step_ms = step_ms;
@@ -133,6 +135,10 @@ void BenchOptions::add_to(CLI::App& command) {
   const CLI::Range sequence_count(int64_t{1}, kMaxSequences);
 
   engine.add_engine_to(command);
+  command
+      .add_option("--alias-layers", alias_gib,
+                  "The model has a config.json and a tokenizer only: random weights in so many GiB")
+      ->check(finite_range(1e-3, 1e6));
   command.add_option("--sequences", sequences, "Requests on the device (default: what is asked)")
       ->check(sequence_count);
   command.add_option("--pool-blocks", pool_blocks, "Of 128 tokens (default: enough for all)")

@@ -26,6 +26,7 @@ struct BenchOptions {
   // ---- the engine's
   EngineFlags engine;  // context 0: what the requests need
   bool chunk_given = false;
+  double alias_gib = 0;   // of random weights instead of the model's own; 0: off
   int64_t sequences = 0;  // 0: what the cells need
   int64_t pool_blocks = 0;
   double step_ms = 0;
@@ -69,6 +70,7 @@ struct BenchOptions {
   BenchMode mode() const;
   // Of what EngineFlags does not have. Drafts and sizes are the cells' to choose.
   Options engine_options() const;
+  int64_t alias_bytes() const { return static_cast<int64_t>(alias_gib * (1 << 30)); }
 
   void add_to(CLI::App& command);
   // What CLI11 cannot see: flags that have no effect in the chosen mode, pairs, policies. After

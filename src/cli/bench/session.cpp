@@ -118,7 +118,7 @@ class Session {
                .max_drafts = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0};
     TRY(const std::vector<CellGroup> groups, plan_groups(options_, limits_));
     if (options_.floor) {
-      TRY(const WeightTraffic traffic, weight_traffic(directory));
+      TRY(const WeightTraffic traffic, weight_traffic(directory, options_.alias_bytes()));
       const int threads =
           options_.engine.threads > 0 ? options_.engine.threads : ThreadTeam::available_threads();
       floor_ = Floor{.traffic = traffic, .bytes_per_second = measure_read_bandwidth(threads)};
