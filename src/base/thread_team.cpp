@@ -27,6 +27,15 @@ constexpr std::chrono::microseconds kSpinTime{150};
 constexpr std::chrono::microseconds kPoliteAfter{20};
 constexpr int kPausesPerLook = 32;  // about a microsecond
 
+// ThreadTeam::gate_: bits 0..10 workers inside, bit 11 open, the rest the number of the run. That
+// may come round: a worker that slept through a million runs misses one more.
+constexpr uint32_t kInside = (1u << 11) - 1;
+constexpr uint32_t kOpen = 1u << 11;
+constexpr uint32_t kNumber = 1u << 12;
+static_assert(ThreadTeam::kMaxThreads <= kInside);
+
+uint32_t number_of(uint32_t gate) { return gate / kNumber; }
+
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -55,7 +64,7 @@ int ThreadTeam::available_threads() {
 ThreadTeam::ThreadTeam(int threads) {
   threads = std::clamp(threads, 1, kMaxThreads);
   const std::vector<int> cpus = allowed_cpus();
-  const bool pinned = threads > 1 && static_cast<size_t>(threads) == cpus.size();
+  const bool pinned = threads >= kPinnedFrom && static_cast<size_t>(threads) == cpus.size();
   oversubscribed_ = threads > available_threads();
   for (int rank = 1; rank < threads; ++rank) {
     try {
@@ -72,53 +81,75 @@ ThreadTeam::ThreadTeam(int threads) {
 }
 
 ThreadTeam::~ThreadTeam() {
-  call_ = nullptr;
-  generation_.fetch_add(1);
-  generation_.notify_all();
+  stopping_.store(true);
+  gate_.store((number_of(gate_.load()) + 1) * kNumber);
+  gate_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadTeam::run_on_all(Call call, const void* body) {
+void ThreadTeam::run_shared(Call call, const void* body) {
   assert(!running_ && "a body must not start another run of its team");
   running_ = true;
   call_ = call;
   body_ = body;
-  unfinished_.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
   // Sequentially consistent, as is the sleepers' count inside wait(): either the notification sees
-  // the sleeper or the sleeper sees the new generation.
-  generation_.fetch_add(1);
-  generation_.notify_all();
+  // the sleeper or the sleeper sees the new run.
+  gate_.store((number_of(gate_.load(std::memory_order_relaxed)) + 1) * kNumber | kOpen);
+  gate_.notify_all();
 
   call(body, 0, size_);
 
-  for (uint32_t left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) {
-    if (!spin_while(unfinished_, left)) unfinished_.wait(left, std::memory_order_acquire);
+  // Nobody may enter any more; who is inside, still uses the body.
+  if ((gate_.fetch_and(~kOpen) & kInside) != 0) {
+    const auto empty = [&] { return (gate_.load(std::memory_order_acquire) & kInside) == 0; };
+    while (!empty()) {
+      const uint32_t left = left_.load();
+      if (!spin_until(empty) && !empty()) left_.wait(left);
+    }
   }
   running_ = false;
 }
 
+// Waits for a run that this worker has not seen, or for the end.
+bool ThreadTeam::enter(uint32_t& seen) {
+  const auto changed = [&] {
+    return number_of(gate_.load(std::memory_order_acquire)) != seen || stopping_.load();
+  };
+  while (!changed()) {
+    const uint32_t gate = gate_.load();
+    if (!spin_until(changed) && number_of(gate) == seen) gate_.wait(gate);
+  }
+  uint32_t gate = gate_.load(std::memory_order_acquire);
+  seen = number_of(gate);
+  while ((gate & kOpen) != 0 && number_of(gate) == seen) {
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) return true;
+  }
+  return false;
+}
+
 void ThreadTeam::work(int rank) {
-  for (uint32_t seen = 0;; ++seen) {
-    while (generation_.load(std::memory_order_acquire) == seen) {
-      if (!spin_while(generation_, seen)) generation_.wait(seen, std::memory_order_acquire);
-    }
-    if (call_ == nullptr) return;
+  for (uint32_t seen = 0; !stopping_.load();) {
+    if (!enter(seen)) continue;
     call_(body_, rank, size_);
-    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+    const uint32_t before = gate_.fetch_sub(1);
+    if ((before & (kOpen | kInside)) == 1) {  // the last one, and the caller waits
+      left_.fetch_add(1);
+      left_.notify_one();
+    }
   }
 }
 
-// True as soon as the value has changed, false when it is time to sleep.
-bool ThreadTeam::spin_while(const std::atomic<uint32_t>& value, uint32_t old) const {
-  const auto changed = [&] { return value.load(std::memory_order_acquire) != old; };
+// True as soon as it is done, false when it is time to sleep.
+template <typename Done>
+bool ThreadTeam::spin_until(const Done& done) const {
   const Clock::time_point start = Clock::now();
   for (;;) {
     for (int i = 0; i < kPausesPerLook; ++i) {
-      if (changed()) return true;
+      if (done()) return true;
       pause();
     }
     const Clock::duration waited = Clock::now() - start;
-    if (waited > kSpinTime) return changed();
+    if (waited > kSpinTime) return done();
     if (oversubscribed_ || waited > kPoliteAfter) ::sched_yield();
   }
 }

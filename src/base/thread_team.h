@@ -1,4 +1,4 @@
-// The threads that run kernels: a fixed team that is woken together and finishes together.
+// The threads that run kernels: woken together for a piece of work that they share.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,23 @@
 namespace tidemill {
 
 // A decode step makes hundreds of short runs, so waking has to be cheap: a waiting thread spins for
-// some 100 microseconds before it sleeps. The thread that calls run() is rank 0. One thread at
-// a time may use a team; a body must not throw and must not start another run of the same team.
+// some 100 microseconds before it sleeps. And a run never waits for a thread that has not begun:
+// where other programs hold a CPU, the threads that have one do the work. The thread that calls
+// run() is rank 0. One thread at a time may use a team; a body must not throw and must not start
+// another run of the same team.
 class ThreadTeam {
  public:
   static constexpr int kMaxThreads = 1024;
+  static constexpr int kPinnedFrom = 8;
 
   // min(affinity mask, cgroup CPU quota rounded up), at least 1: more threads than this wait for
   // each other instead of working.
   static int available_threads();
 
   // `threads` is clamped to 1..kMaxThreads. When the system refuses a thread the team is smaller
-  // (size() tells) and a warning is logged. Workers are pinned, one to each allowed CPU, when the
-  // team has exactly as many threads as there are allowed CPUs; the calling thread never is.
+  // (size() tells) and a warning is logged. Teams of kPinnedFrom threads on as many allowed CPUs
+  // pin their workers, one to each; the calling thread never is. Smaller ones leave it to the
+  // system, which knows what else runs there.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -33,8 +37,10 @@ class ThreadTeam {
 
   int size() const { return size_; }
 
-  // Calls body(rank, size) once on every thread, ranks 0..size-1; returns when all have returned.
-  // What a body wrote is visible to the caller afterwards.
+  // Calls body(rank, size) on the calling thread, and once on every other thread that comes before
+  // the caller's own call has ended. So a body takes its work from something shared, such as an
+  // atomic counter, until nothing is left. Returns when all bodies that began have ended; what they
+  // wrote is visible to the caller.
   template <typename Body>
   void run(Body&& body) {
     if (size_ == 1) {
@@ -45,12 +51,12 @@ class ThreadTeam {
     const auto call = [](const void* object, int rank, int size) {
       (*static_cast<Plain*>(const_cast<void*>(object)))(rank, size);
     };
-    run_on_all(call, std::addressof(body));
+    run_shared(call, std::addressof(body));
   }
 
   // Calls body(begin, end) on contiguous parts of [0, n) that do not overlap, are not empty, and
-  // begin at multiples of `grain` (>= 1). The parts depend on n, grain and size() only. A body's
-  // result must not depend on the parts: no sums across elements.
+  // begin at multiples of `grain` (>= 1); whoever is free takes the next. The parts depend on n,
+  // grain and size() only. A body's result must not depend on the parts: no sums across elements.
   template <typename Body>
   void parallel_for(int64_t n, int64_t grain, Body&& body) {
     assert(grain >= 1);
@@ -60,33 +66,44 @@ class ThreadTeam {
       body(int64_t{0}, n);
       return;
     }
-    run([&](int rank, int size) {
-      const int64_t begin = part_begin(units, rank, size);
-      const int64_t end = part_begin(units, rank + 1, size);
-      if (begin < end) body(begin * grain, end == units ? n : end * grain);
+    const int64_t parts = std::min<int64_t>(units, int64_t{kPartsPerThread} * size_);
+    std::atomic<int64_t> next = 0;
+    run([&](int, int) {
+      for (int64_t part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
+        const int64_t begin = part_begin(units, part, parts);
+        const int64_t end = part_begin(units, part + 1, parts);
+        body(begin * grain, end == units ? n : end * grain);
+      }
     });
   }
 
  private:
   using Call = void (*)(const void* body, int rank, int size);
+  // Several, so that nobody waits long for a thread that lost its CPU in a part.
+  static constexpr int kPartsPerThread = 3;
 
-  // First unit of a rank: the first units % size ranks get one unit more.
-  static int64_t part_begin(int64_t units, int rank, int size) {
-    return units / size * rank + std::min<int64_t>(rank, units % size);
+  // First unit of a part: the first units % parts parts get one unit more.
+  static int64_t part_begin(int64_t units, int64_t part, int64_t parts) {
+    return units / parts * part + std::min(part, units % parts);
   }
-  void run_on_all(Call call, const void* body);
+  void run_shared(Call call, const void* body);
   void work(int rank);
-  bool spin_while(const std::atomic<uint32_t>& value, uint32_t old) const;
+  bool enter(uint32_t& seen);  // false: it came too late
+  template <typename Done>
+  bool spin_until(const Done& done) const;
 
   int size_ = 1;
   bool oversubscribed_ = false;
-  // The current run, published by the change of generation_; no call means stop.
+  bool running_ = false;
+  // The current run. Written while the gate is closed and nobody is inside.
   Call call_ = nullptr;
   const void* body_ = nullptr;
-  bool running_ = false;
-  // On lines of their own: every worker polls the first, every worker writes the second.
-  alignas(64) std::atomic<uint32_t> generation_ = 0;
-  alignas(64) std::atomic<uint32_t> unfinished_ = 0;
+  // Number of the run, whether it can still be entered, how many workers are inside: kOpen and
+  // kInside in thread_team.cpp. Every worker polls it.
+  alignas(64) std::atomic<uint32_t> gate_ = 0;
+  // Counts runs whose last worker left after the caller: what the caller sleeps on.
+  alignas(64) std::atomic<uint32_t> left_ = 0;
+  std::atomic<bool> stopping_ = false;
   std::vector<std::thread> workers_;
 };
 

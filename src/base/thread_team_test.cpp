@@ -2,8 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
-#include <numeric>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
@@ -16,49 +17,83 @@ namespace {
 class ThreadTeamOf : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadTeamOf, testing::Values(1, 2, 3, 8));
 
-TEST_P(ThreadTeamOf, RunsEveryRankOnceWithTheCallerAsRankZero) {
+constexpr std::chrono::seconds kLong{60};
+
+// Returns whether the condition came true in time.
+template <typename Condition>
+bool wait_until(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kLong;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST_P(ThreadTeamOf, RunsEveryRankOnceThatComesInTime) {
   ThreadTeam team(GetParam());
   ASSERT_EQ(team.size(), GetParam());
   std::vector<int> calls(static_cast<size_t>(team.size()));
   std::vector<std::thread::id> ids(calls.size());
+  std::atomic<int> here = 0;
   team.run([&](int rank, int size) {
     EXPECT_EQ(size, GetParam());
     ++calls[static_cast<size_t>(rank)];
     ids[static_cast<size_t>(rank)] = std::this_thread::get_id();
+    ++here;
+    if (rank == 0) EXPECT_TRUE(wait_until([&] { return here == size; }));
   });
   EXPECT_THAT(calls, testing::Each(1));
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), ids.size());
 }
 
-// Many short runs with plain memory handed from rank to rank: a missing barrier or a lost wake-up
-// fails here, by a wrong sum, a hang, or a report of ThreadSanitizer.
-TEST_P(ThreadTeamOf, RunsSeeEachOthersWrites) {
+// Every unit is done once, whoever came to help.
+TEST_P(ThreadTeamOf, ARunIsDoneWhenItsUnitsAre) {
   ThreadTeam team(GetParam());
-  const auto n = static_cast<size_t>(team.size());
-  std::vector<int64_t> a(n, 1);
-  std::vector<int64_t> b(n, 0);
-  for (int round = 0; round < 2000; ++round) {
-    team.run([&](int rank, int) {
-      const auto r = static_cast<size_t>(rank);
-      b[r] = a[(r + 1) % n] + 1;
+  std::vector<std::atomic<int>> done(100);
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<size_t> next = 0;
+    team.run([&](int, int) {
+      for (size_t unit; (unit = next.fetch_add(1)) < done.size();) ++done[unit];
     });
-    std::swap(a, b);
+    for (const auto& count : done) ASSERT_EQ(count, round + 1);
   }
-  EXPECT_THAT(a, testing::Each(2001));
 }
 
-TEST_P(ThreadTeamOf, WakesAfterSleep) {
+// Who has begun is waited for, however long it takes.
+TEST_P(ThreadTeamOf, ARunWaitsForThreadsThatHaveBegun) {
   ThreadTeam team(GetParam());
   for (int round = 0; round < 5; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than the spin
-    std::atomic<int> sum = 0;
+    std::atomic<int> begun = 0;
+    std::atomic<int> ended = 0;
     team.run([&](int rank, int size) {
+      ++begun;
+      if (rank == 0) EXPECT_TRUE(wait_until([&] { return begun == size; }));
       if (rank == size - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      sum += rank + 1;
+      ++ended;
     });
-    EXPECT_EQ(sum, GetParam() * (GetParam() + 1) / 2);
+    EXPECT_EQ(ended, GetParam());
   }
+}
+
+// Many short runs with plain memory handed on from run to run: a missing barrier or a lost wake-up
+// fails here, by a wrong sum, a hang, or a report of ThreadSanitizer.
+TEST_P(ThreadTeamOf, RunsSeeEachOthersWrites) {
+  ThreadTeam team(GetParam());
+  constexpr int64_t kElements = 12;
+  std::vector<int64_t> a(kElements, 1);
+  std::vector<int64_t> b(kElements, 0);
+  for (int round = 0; round < 5000; ++round) {
+    team.parallel_for(kElements, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        b[static_cast<size_t>(i)] = a[static_cast<size_t>((i + 1) % kElements)] + 1;
+      }
+    });
+    std::swap(a, b);
+  }
+  EXPECT_THAT(a, testing::Each(5001));
 }
 
 TEST_P(ThreadTeamOf, ParallelForCoversTheRangeOnce) {
@@ -79,11 +114,15 @@ TEST_P(ThreadTeamOf, ParallelForCoversTheRangeOnce) {
 TEST(ThreadTeam, PartsAreTheSameEveryTime) {
   ThreadTeam team(2);
   for (int round = 0; round < 100; ++round) {
-    std::vector<std::pair<int64_t, int64_t>> parts(2);
-    team.parallel_for(21, 4, [&](int64_t begin, int64_t end) {
-      parts[begin == 0 ? 0 : 1] = {begin, end};
+    std::mutex mutex;
+    std::set<std::pair<int64_t, int64_t>> parts;
+    team.parallel_for(29, 4, [&](int64_t begin, int64_t end) {
+      const std::lock_guard lock(mutex);
+      parts.insert({begin, end});
     });
-    EXPECT_THAT(parts, testing::ElementsAre(std::pair(0, 12), std::pair(12, 21)));
+    using Part = std::pair<int64_t, int64_t>;
+    EXPECT_THAT(parts, testing::ElementsAre(Part(0, 8), Part(8, 16), Part(16, 20), Part(20, 24),
+                                            Part(24, 28), Part(28, 29)));
   }
 }
 
@@ -107,7 +146,10 @@ TEST(ThreadTeam, TwoTeamsWorkSideBySide) {
   for (int caller = 0; caller < 2; ++caller) {
     callers.emplace_back([&] {
       ThreadTeam team(3);
-      for (int round = 0; round < 500; ++round) team.run([&](int, int) { ++calls; });
+      for (int round = 0; round < 500; ++round) {
+        team.parallel_for(
+            3, 1, [&](int64_t begin, int64_t end) { calls += static_cast<int>(end - begin); });
+      }
     });
   }
   for (std::thread& caller : callers) caller.join();
@@ -120,7 +162,9 @@ TEST(ThreadTeamDeathTest, NestedRunIsAProgrammersError) {
   EXPECT_DEATH(
       {
         ThreadTeam team(2);
-        team.run([&](int, int) { team.run([](int, int) {}); });
+        team.run([&](int rank, int) {
+          if (rank == 0) team.run([](int, int) {});
+        });
       },
       "must not start another run");
 }
