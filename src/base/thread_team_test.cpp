@@ -41,7 +41,9 @@ TEST_P(ThreadTeamOf, RunsEveryRankOnceThatComesInTime) {
     ++calls[static_cast<size_t>(rank)];
     ids[static_cast<size_t>(rank)] = std::this_thread::get_id();
     ++here;
-    if (rank == 0) EXPECT_TRUE(wait_until([&] { return here == size; }));
+    if (rank == 0) {
+      EXPECT_TRUE(wait_until([&] { return here == size; }));
+    }
   });
   EXPECT_THAT(calls, testing::Each(1));
   EXPECT_EQ(ids[0], std::this_thread::get_id());
@@ -70,7 +72,9 @@ TEST_P(ThreadTeamOf, ARunWaitsForThreadsThatHaveBegun) {
     std::atomic<int> ended = 0;
     team.run([&](int rank, int size) {
       ++begun;
-      if (rank == 0) EXPECT_TRUE(wait_until([&] { return begun == size; }));
+      if (rank == 0) {
+        EXPECT_TRUE(wait_until([&] { return begun == size; }));
+      }
       if (rank == size - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ++ended;
     });
