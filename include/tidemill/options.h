@@ -19,6 +19,10 @@ struct Options {
   int64_t alias_bytes = 0;
 
   // ---- memory
+  // For weights; 0: all of them, as far as the machine has it. With less than they take, routed
+  // experts and Engram tables stay in their files and the experts wanted most are kept in memory:
+  // the same answers, slower.
+  int64_t memory_bytes = 0;
   int64_t context = 0;     // tokens of one request, prompt and answer; 0: the model's limit
   int64_t sequences = 16;  // requests on the device at a time
   // Bytes for all state (blocks, slots, window snapshots); 0: a whole context for each sequence,

@@ -26,6 +26,11 @@ void EngineFlags::add_engine_to(CLI::App& command) {
       .add_option("--context", context, "Make room for so many tokens (default: the model's limit)")
       ->check(CLI::Range(int64_t{1}, kMaxContext));
   command
+      .add_option("--memory", memory_bytes,
+                  "For weights, as 24GB: experts that do not fit stay in the file (default: all)")
+      ->transform(CLI::AsSizeValue(true))
+      ->type_name("SIZE");
+  command
       .add_option(
           "--replay", replay_keep,
           "Approximate: decoder layers see only the last KEEP tokens of a prompt (128; off)")
@@ -54,6 +59,7 @@ Result<std::unique_ptr<ModelRunner>> EngineFlags::load() const {
   options.context = context;
   options.max_step_tokens = chunk;
   options.replay_keep = replay_keep;
+  options.memory_bytes = memory_bytes;
   ProgressBar bar("loading");
   return ModelRunner::load(path, options, [&](double fraction) { bar.update(fraction); });
 }
@@ -65,6 +71,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::open(Options options) const {
   options.context = context;
   options.max_step_tokens = chunk;
   options.replay_keep = replay_keep;
+  options.memory_bytes = memory_bytes;
   ProgressBar bar("loading");
   auto engine = Engine::open(options, [&](double fraction) { bar.update(fraction); });
   if (!engine && engine.error().message.starts_with("max_step_tokens")) {

@@ -13,6 +13,7 @@
 #include "cli/model_directory.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "model/weight_pager.h"
 #include "text/json.h"
 
 namespace tidemill::cli {
@@ -89,6 +90,11 @@ Json to_json(const Model& model, const InspectReport& report) {
                    {"bytes_per_sequence", report.state_sequence_bytes},
                    {"read_bytes_per_token", report.state_read_bytes},
                    {"index_key_bytes_per_context_token", report.index_key_bytes_per_token}};
+  const WeightResidency weights = WeightResidency::of(model);
+  json["little_memory"] = {{"always_bytes", weights.always},
+                           {"expert_bytes", weights.experts},
+                           {"table_bytes", weights.tables},
+                           {"least_bytes", weights.least_bytes()}};
   json["fits"] = Json::array();
   for (const int64_t memory : kMemoryGiB) {
     const int64_t tokens = tokens_that_fit(report, memory * kGiB, 1);
@@ -133,6 +139,14 @@ std::string to_text(const Model& model, const InspectReport& report) {
     text += fmt::format("{:>4} GiB   {}\n", memory, fits);
     if (tokens >= context) break;
   }
+
+  const WeightResidency weights = WeightResidency::of(model);
+  text += fmt::format(
+      "\nwith --memory SIZE below the weights' {}, at least {}\n"
+      "  {} stay in memory; of the {} of routed experts, those wanted most\n"
+      "  {} of Engram tables stay in the file\n",
+      bytes_text(report.total.bytes), bytes_text(weights.least_bytes()), bytes_text(weights.always),
+      bytes_text(weights.experts), bytes_text(weights.tables));
   return text;
 }
 

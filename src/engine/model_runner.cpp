@@ -55,7 +55,14 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   const int threads = options.threads > 0 ? options.threads : ThreadTeam::available_threads();
   runner->team_ = std::make_unique<ThreadTeam>(threads);
   TRY(runner->backend_, make_backend(options, *runner->team_));
-  TRY(runner->model_, Model::load(directory, {.progress = std::move(progress), .alias_bytes = options.alias_bytes}));
+  TRY(runner->model_, Model::load(directory, {.progress = std::move(progress),
+                                              .memory_bytes = options.memory_bytes,
+                                              .alias_bytes = options.alias_bytes}));
+  const int64_t memory = options.memory_bytes;
+  if (memory > 0 && options.alias_bytes == 0 &&
+      !WeightResidency::of(*runner->model_).fits(memory)) {
+    TRY(runner->pager_, WeightPager::create(*runner->model_, memory));
+  }
 
   const Config& config = runner->model_->config();
   const Topology& topology = runner->model_->topology();
@@ -79,9 +86,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   if (context == 0) context = config.max_position_embeddings;
 
   CHECK_OK(runner->make_pool());
-  TRY(auto forward,
-      Forward::create(*runner->model_, *runner->backend_, *runner->pool_,
-                      {.max_tokens = options.max_step_tokens, .replay_form = options.replay_form}));
+  TRY(auto forward, Forward::create(*runner->model_, *runner->backend_, *runner->pool_,
+                                    {.max_tokens = options.max_step_tokens,
+                                     .replay_form = options.replay_form,
+                                     .pager = runner->pager_.get()}));
   runner->forward_ = std::make_unique<Forward>(std::move(forward));
   return runner;
 }

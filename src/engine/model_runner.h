@@ -10,6 +10,7 @@
 #include "base/thread_team.h"
 #include "forward/forward.h"
 #include "model/model.h"
+#include "model/weight_pager.h"
 #include "ops/backend.h"
 #include "state/state_pool.h"
 
@@ -21,6 +22,7 @@ struct RunnerOptions {
   Rounding rounding;            // other than the released one: reference only
   int threads = 0;              // 0: what affinity and cgroup quota allow
   int64_t alias_bytes = 0;      // LoadOptions::alias_bytes
+  int64_t memory_bytes = 0;     // LoadOptions::memory_bytes
   int64_t context = 0;          // tokens that fit per sequence; 0: the model's own limit
   int64_t sequences = 1;
   // Bytes for blocks, slots and window snapshots, split by MemoryPlan; kAutoState: what a whole
@@ -48,6 +50,7 @@ class ModelRunner {
   Forward& forward() { return *forward_; }
   const RunnerOptions& options() const { return options_; }
   int threads() const { return team_->size(); }
+  const WeightPager* pager() const { return pager_.get(); }
   // Host bytes that window snapshots may take.
   int64_t snapshot_bytes() const { return snapshot_bytes_; }
   // Where the memory goes, section by section.
@@ -70,6 +73,7 @@ class ModelRunner {
   std::unique_ptr<Model> model_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<WeightPager> pager_;  // null: all weights are in memory
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<Forward> forward_;
 };

@@ -26,6 +26,7 @@ Status check(const Options& options) {
   CHECK_OK(in_range(options.sequences, 1, 65536, "sequences"));
   CHECK_OK(in_range(options.max_step_tokens, 0, 65536, "max_step_tokens"));
   CHECK_OK(in_range(options.alias_bytes, 0, kMost, "alias_bytes"));
+  CHECK_OK(in_range(options.memory_bytes, 0, kMost, "memory_bytes"));
   CHECK_OK(in_range(options.state_bytes, 0, kMost, "state_bytes"));
   CHECK_OK(in_range(options.suspend_bytes, 0, kMost, "suspend_bytes"));
   CHECK_OK(in_range(options.max_waiting, 1, int64_t{1} << 24, "max_waiting"));
@@ -92,6 +93,7 @@ Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,
       {.backend = options.backend,
        .threads = options.threads,
        .alias_bytes = options.alias_bytes,
+       .memory_bytes = options.memory_bytes,
        .context = options.context,
        .sequences = options.sequences,
        .state_bytes = options.state_bytes > 0   ? options.state_bytes

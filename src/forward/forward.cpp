@@ -93,7 +93,19 @@ Status Forward::prepare(std::span<const StepItem> items) {
   }
   build_step_input(model_->config(), model_->engram(), pool_->layout(), options_.replay_form, items,
                    input_);
+  prefetch_tables();
   return reserve_logits(static_cast<int64_t>(input_.logits_row.size()));
+}
+
+// The rows are known from the token ids, long before the layers that read them.
+void Forward::prefetch_tables() {
+  if (options_.pager == nullptr) return;
+  for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
+    const int64_t table = model_->topology().layers[layer].engram;
+    if (table < 0) continue;
+    options_.pager->prefetch_rows(model_->weights().layers[layer].engram.table,
+                                  input_.engram_rows[static_cast<size_t>(table)]);
+  }
 }
 
 StepOutput Forward::execute() {

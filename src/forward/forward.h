@@ -15,6 +15,7 @@
 #include "forward/step_input.h"
 #include "forward/workspace.h"
 #include "model/model.h"
+#include "model/weight_pager.h"
 #include "ops/backend.h"
 #include "state/state_pool.h"
 
@@ -23,6 +24,7 @@ namespace tidemill {
 struct ForwardOptions {
   int64_t max_tokens = 512;  // rows of the largest step
   ReplayForm replay_form = ReplayForm::kCompact;
+  WeightPager* pager = nullptr;  // null: all weights are in memory
 };
 
 // Logits of the rows that were asked for, items in order. Valid until the next call.
@@ -96,6 +98,7 @@ class Forward {
   Status check(std::span<const StepItem> items) const;
   Status reserve(std::span<const StepItem> items);
   Status reserve_logits(int64_t rows);
+  void prefetch_tables();
   void narrow_streams(const std::vector<int64_t>& rows);
 
   // backbone.cpp

@@ -41,6 +41,28 @@ TEST(Forward, ThreadsCannotBeSeen) {
   for (size_t i = 1; i < results.size(); ++i) EXPECT_TRUE(same(results[i], results[0])) << i;
 }
 
+// With little memory, experts come from slots, from the disk or from the mapping, as it happens.
+TEST(Forward, WhereTheWeightsAreCannotBeSeen) {
+  const auto tokens = random_tokens(150);
+  Bench bench(2);
+  Sequence sequence = bench.sequence();
+  const auto expected = bench.run(sequence, tokens, {64, 1, 9});
+  const WeightResidency r = WeightResidency::of(Bench::model());
+  for (const int64_t experts : {7, 20}) {
+    const auto pager =
+        WeightPager::create(Bench::model(), r.always + experts * r.slot_bytes());
+    ASSERT_TRUE(pager) << pager.error().message;
+    bench.make_forward({.max_tokens = 600, .pager = pager->get()});
+    Sequence again = bench.sequence();
+    EXPECT_TRUE(same(bench.run(again, tokens, {64, 1, 9}), expected)) << experts;
+    const WeightPager::Counters& c = (*pager)->counters();
+    EXPECT_GT(c.hits, 0);
+    EXPECT_GT(c.misses, 0);
+    EXPECT_EQ(c.mapped > 0, experts == 7);
+    bench.pool().release(again);
+  }
+}
+
 TEST(Forward, NeighboursInABatchCannotBeSeen) {
   Bench bench(2);
   std::vector<std::vector<int32_t>> prompts;

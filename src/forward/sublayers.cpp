@@ -60,8 +60,13 @@ void Forward::ffn_half(const Scope& scope, const LayerWeights& w, int64_t topk) 
                    .weights = work_.expert_weights});
   see("expert_ids", scope, work_.expert_ids, topk);
   see("expert_weights", scope, Rows{work_.expert_weights, h_.count, topk, topk});
+  std::span<const ExpertWeights> experts = w.moe.experts;
+  if (options_.pager != nullptr && scope.role != nullptr) {
+    const auto chosen = static_cast<size_t>(h_.count * topk);
+    experts = options_.pager->acquire(scope.layer, {work_.expert_ids, chosen});
+  }
   backend_->experts({.x = x_,
-                     .experts = w.moe.experts,
+                     .experts = experts,
                      .shared = &w.moe.shared,
                      .ids = work_.expert_ids,
                      .weights = work_.expert_weights,

@@ -31,8 +31,10 @@ class Bench {
         *StatePool::create(*backend_, std::move(*layout), sequences, 16 * sequences));
     // Whoever reads what nobody wrote sees NaN.
     pool_->poison_free_memory();
-    forward_ = std::make_unique<Forward>(*Forward::create(
-        model(), *backend_, *pool_, {.max_tokens = max_tokens, .replay_form = form}));
+    make_forward({.max_tokens = max_tokens, .replay_form = form});
+  }
+  void make_forward(const ForwardOptions& options) {
+    forward_ = std::make_unique<Forward>(*Forward::create(model(), *backend_, *pool_, options));
   }
 
   static const Model& model() {

@@ -64,6 +64,12 @@ void warn_of_unexpected(const std::vector<std::string>& tensors) {
               tensors.size() > kNamed ? ", ..." : "");
 }
 
+// Tensors that a WeightPager reads when they are wanted.
+bool may_stay_in_file(std::string_view name) {
+  return name.starts_with("layers.") &&
+         (name.find(".ffn.experts.") != name.npos || name.find(".engram.embed.") != name.npos);
+}
+
 // Touching more than the memory holds would push out what was touched before.
 bool fits_memory(int64_t bytes) {
   const auto memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
@@ -93,21 +99,26 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   }
   model->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
   const bool aliased = options.alias_bytes > 0;
-  TRY(auto token_map, aliased ? any_token_map(config)
-                              : find_token_map(directory, config, *model->tokenizer_));
+  TRY(auto token_map,
+      aliased ? any_token_map(config) : find_token_map(directory, config, *model->tokenizer_));
   TRY(model->engram_, EngramHash::build(config, std::move(token_map)));
 
-  TRY(model->checkpoint_,
-      aliased ? aliased_checkpoint(config, model->topology_, options.alias_bytes)
-              : Checkpoint::open(directory));
+  TRY(model->checkpoint_, aliased
+                              ? aliased_checkpoint(config, model->topology_, options.alias_bytes)
+                              : Checkpoint::open(directory));
   TRY(auto bound, bind_weights(model->checkpoint_, config, model->topology_));
   model->weights_ = std::move(bound.weights);
   model->aligned_ = std::move(bound.aligned);
   warn_of_unexpected(bound.unexpected);
 
   if (aliased) return model;
-  const bool prefault = options.prefault && fits_memory(model->checkpoint_.file_bytes());
-  CHECK_OK(read_weights(model->checkpoint_, prefault, options.progress));
+  const bool fits = options.memory_bytes > 0
+                        ? model->checkpoint_.file_bytes() <= options.memory_bytes
+                        : fits_memory(model->checkpoint_.file_bytes());
+  const auto wanted = [&](std::string_view name) {
+    return options.prefault && (fits || (options.memory_bytes > 0 && !may_stay_in_file(name)));
+  };
+  CHECK_OK(read_weights(model->checkpoint_, wanted, options.progress));
   return model;
 }
 

@@ -23,6 +23,9 @@ struct LoadOptions {
   // Reads all weights once, so that the first request does not wait for the disk; ignored when they
   // exceed the memory. Without it only the scales are read, to check them.
   bool prefault = true;
+  // Not 0: so much memory is for weights. Where they are more, routed experts and Engram tables are
+  // not read now (weight_pager.h).
+  int64_t memory_bytes = 0;
   // Not 0: the directory has no weights, only config.json and a tokenizer; random ones of the
   // configured shapes take their place in so many bytes (aliased_checkpoint.h). For measurements.
   int64_t alias_bytes = 0;

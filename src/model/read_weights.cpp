@@ -12,10 +12,13 @@ namespace {
 using Named = ByName<TensorView>::value_type;
 
 // Data in the order of the files, so that a disk reads forwards.
-std::vector<const Named*> in_file_order(const Checkpoint& checkpoint, bool all) {
+std::vector<const Named*> in_file_order(const Checkpoint& checkpoint,
+                                        const std::function<bool(std::string_view)>& wanted) {
   std::vector<const Named*> tensors;
   for (const Named& tensor : checkpoint.tensors()) {
-    if (all || tensor.second.type == TensorType::kF8E8M0) tensors.push_back(&tensor);
+    if (tensor.second.type == TensorType::kF8E8M0 || wanted(tensor.first)) {
+      tensors.push_back(&tensor);
+    }
   }
   std::sort(tensors.begin(), tensors.end(), [](const Named* a, const Named* b) {
     return a->second.data.data() < b->second.data.data();
@@ -43,16 +46,17 @@ void touch(std::span<const std::byte> part) {
 
 }  // namespace
 
-Status read_weights(const Checkpoint& checkpoint, bool all,
+Status read_weights(const Checkpoint& checkpoint,
+                    const std::function<bool(std::string_view)>& wanted,
                     const std::function<void(double)>& progress) {
   constexpr size_t kPart = size_t{64} << 20;
-  const auto tensors = in_file_order(checkpoint, all);
+  const auto tensors = in_file_order(checkpoint, wanted);
   size_t total = 0, done = 0;
   for (const Named* tensor : tensors) total += tensor->second.data.size();
 
   double reported = 0;
   if (progress) progress(0);
-  if (all) {
+  if (tensors.size() == checkpoint.tensors().size()) {
     for (const MappedFile& file : checkpoint.files()) file.advise(MappedFile::Access::kWillNeed);
   }
   for (const Named* tensor : tensors) {

@@ -324,6 +324,17 @@ class DraftAndInspect(Case):
         self.assertIn("routed experts", self.ok("inspect"))
 
 
+class LittleMemory(Case):
+    def test_the_answer_is_the_same_with_fewer_experts_in_memory(self):
+        little = json.loads(self.ok("inspect", "--json"))["little_memory"]
+        self.assertLess(little["least_bytes"], little["always_bytes"] + little["expert_bytes"])
+        ask = ("run", "--temperature", "0", "--max-tokens", "40", "The sea")
+        expected = self.ok(*ask)
+        for memory in (little["least_bytes"], little["always_bytes"] + little["expert_bytes"] // 2):
+            self.assertEqual(self.ok(*ask, "--memory", str(memory)), expected)
+        self.fails(USAGE, *ask, "--memory", str(little["least_bytes"] - 1), says=str(little["least_bytes"]))
+
+
 class Check(Case):
     def test_replay_inputs_need_no_weights(self):
         self.file("config.json", (pathlib.Path(MODEL) / "config.json").read_text(encoding="utf-8"))

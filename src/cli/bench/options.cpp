@@ -35,6 +35,7 @@ constexpr std::array kUses = {
     FlagUse{"--threads", kEngine},
     FlagUse{"--context", kEngine},
     FlagUse{"--replay", kEngine},
+    FlagUse{"--memory", kEngine},
     FlagUse{"--alias-layers", kEngine},
     FlagUse{"--sequences", kEngine},
     FlagUse{"--pool-blocks", kEngine},

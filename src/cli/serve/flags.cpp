@@ -58,6 +58,12 @@ void add_engine(ServeFlags& flags, CLI::App& command) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_option("--memory", engine.memory_bytes,
+                  "For weights, as 24GB: experts that do not fit stay in the file (default: all)")
+      ->transform(CLI::AsSizeValue(true))
+      ->type_name("SIZE")
+      ->group(group);
+  command
       .add_option("--state-bytes", engine.state_bytes,
                   "Memory for the state of sequences (default: all can be full, within half of "
                   "the machine's memory)")
