@@ -298,17 +298,16 @@ std::vector<ExpectedTensor> expected_tensors(const Config& config, const Topolog
     tensors.push_back(tensor);
     return &nothing;
   };
-  const auto bound =
-      Binder(note, [](const std::string&) { return false; }, config, topology).bind();
+  const auto bound = Binder(
+                         note, [](const std::string&) { return false; }, config, topology)
+                         .bind();
   assert(bound);
   return tensors;
 }
 
 Result<BoundWeights> bind_weights(const Checkpoint& checkpoint, const Config& config,
                                   const Topology& topology) {
-  const auto get = [&](const ExpectedTensor& t) {
-    return checkpoint.get(t.name, t.type, t.shape);
-  };
+  const auto get = [&](const ExpectedTensor& t) { return checkpoint.get(t.name, t.type, t.shape); };
   const auto has = [&](const std::string& name) { return checkpoint.find(name) != nullptr; };
   Binder binder(get, has, config, topology);
   TRY(BoundWeights out, binder.bind());
