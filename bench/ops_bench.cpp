@@ -1,124 +1,37 @@
 // Speed of single operations at the shapes of the bundled and of the released model, on every
 // backend, next to the floor that this machine sets: the bytes that must be read over its read
-// bandwidth or the operations over its multiply-add rate, whichever takes longer. Both rates are
-// measured by this program. of_floor = floor / time; 1 is perfect, more means served from a cache.
+// bandwidth or the operations over its arithmetic rate, whichever takes longer. The rates are
+// measured by this program (machine.h); products of weights count against the bf16 rate where a
+// backend uses it. of_floor = floor / time; 1 is perfect, more means served from a cache.
 //
 // Weights take turns so that they come from memory, as in a model of many layers.
 #include <benchmark/benchmark.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "machine.h"
 #include "ops/test_inputs.h"
 
 namespace tidemill {
 namespace {
 
-// ---- the machine
-
-ThreadTeam& team() {
-  static ThreadTeam instance(ThreadTeam::available_threads());
-  return instance;
-}
-
-template <typename Body>
-double best_seconds(const Body& body) {
-  double best = 1e9;
-  for (int i = 0; i < 7; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    best = std::min(best, time.count());
-  }
-  return best;
-}
-
-// 12 chains of multiply-adds: enough to hide the latency of any current core,
-// and different ones, or the compiler makes them one.
-constexpr int64_t kFmaRounds = 2'000'000;
-constexpr int64_t kFmaChains = 12;
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) void fma_rounds_avx512() {
-  __m512 chain[kFmaChains];
-  for (int i = 0; i < kFmaChains; ++i) chain[i] = _mm512_set1_ps(static_cast<float>(i));
-  const __m512 factor = _mm512_set1_ps(0.999f);
-  for (int64_t i = 0; i < kFmaRounds; ++i) {
-#pragma GCC unroll 12
-    for (__m512& c : chain) c = _mm512_fmadd_ps(c, factor, factor);
-  }
-  benchmark::DoNotOptimize(chain);
-}
-__attribute__((target("avx2,fma"))) void fma_rounds_avx2() {
-  __m256 chain[kFmaChains];
-  for (int i = 0; i < kFmaChains; ++i) chain[i] = _mm256_set1_ps(static_cast<float>(i));
-  const __m256 factor = _mm256_set1_ps(0.999f);
-  for (int64_t i = 0; i < kFmaRounds; ++i) {
-#pragma GCC unroll 12
-    for (__m256& c : chain) c = _mm256_fmadd_ps(c, factor, factor);
-  }
-  benchmark::DoNotOptimize(chain);
-}
-#else
-void fma_rounds_avx512() {}
-void fma_rounds_avx2() {}
-#endif
-
-struct Machine {
-  double bytes_per_second = 0;
-  double flops_per_second = 0;
-
-  static const Machine& get() {
-    static const Machine measured = measure();
-    return measured;
-  }
-
- private:
-  static Machine measure() {
-    Machine m;
-    constexpr int64_t kWords = 32 << 20;
-    const std::vector<uint64_t> memory(kWords, 1);
-    m.bytes_per_second = kWords * 8 / best_seconds([&] {
-                           team().parallel_for(kWords, 4096, [&](int64_t begin, int64_t end) {
-                             uint64_t sum = 0;
-                             for (int64_t i = begin; i < end; ++i) {
-                               sum += memory[static_cast<size_t>(i)];
-                             }
-                             benchmark::DoNotOptimize(sum);
-                           });
-                         });
-    const bool wide = cpu_supports(CpuIsa::kAvx512);
-    if (!wide && !cpu_supports(CpuIsa::kAvx2)) return m;
-    const double flops =
-        2.0 * (wide ? 16 : 8) * kFmaChains * static_cast<double>(kFmaRounds) * team().size();
-    m.flops_per_second =
-        flops / best_seconds([&] {
-          team().run([&](int, int) { wide ? fma_rounds_avx512() : fma_rounds_avx2(); });
-        });
-    benchmark::AddCustomContext("read_GB_per_s", std::to_string(m.bytes_per_second / 1e9));
-    benchmark::AddCustomContext("fma_GFLOP_per_s", std::to_string(m.flops_per_second / 1e9));
-    benchmark::AddCustomContext("threads", std::to_string(team().size()));
-    return m;
-  }
-};
+// ---- work and floors
 
 struct Work {
   double bytes = 0;
   double flops = 0;
+  bool weights = false;  // products of weights
 };
 
-void report(benchmark::State& state, const Work& work) {
+void report(benchmark::State& state, const Work& work, bool bf16) {
   const Machine& machine = Machine::get();
-  const double floor =
-      std::max(work.bytes / machine.bytes_per_second, work.flops / machine.flops_per_second);
+  const double rate =
+      bf16 && work.weights ? machine.bf16_flops_per_second : machine.fma_flops_per_second;
+  const double floor = std::max(work.bytes / machine.bytes_per_second, work.flops / rate);
   const auto runs = static_cast<double>(state.iterations());
   using benchmark::Counter;
   state.counters["GB/s"] = Counter(work.bytes * runs / 1e9, Counter::kIsRate);
@@ -162,21 +75,27 @@ void add(const std::string& name, const Setup& setup) {
     const char* name;
     std::function<std::unique_ptr<Backend>()> make;
   };
-  const auto cpu = [](CpuIsa isa) { return [isa] { return *make_cpu_backend(team(), isa); }; };
-  for (const Named& backend :
-       {Named{"reference", [] { return make_reference_backend(team()); }},
-        Named{"avx2", cpu(CpuIsa::kAvx2)}, Named{"avx512", cpu(CpuIsa::kAvx512)}}) {
+  std::vector<Named> backends;
+  if (name.ends_with("/1")) {  // more tokens would take minutes
+    backends.push_back({"reference", [] { return make_reference_backend(bench_team()); }});
+  }
+  for (const auto& [isa_name, isa] : {std::pair{"avx2", CpuIsa::kAvx2},
+                                      {"avx512", CpuIsa::kAvx512},
+                                      {"avx512bf16", CpuIsa::kAvx512Bf16}}) {
+    if (!cpu_supports(isa)) continue;
+    backends.push_back({isa_name, [isa = isa] { return *make_cpu_backend(bench_team(), isa); }});
+  }
+  for (const Named& backend : backends) {
     const std::string kind = backend.name;
-    if (kind == "avx2" && !cpu_supports(CpuIsa::kAvx2)) continue;
-    if (kind == "avx512" && !cpu_supports(CpuIsa::kAvx512)) continue;
+    const bool bf16 = kind == "avx512bf16";
     benchmark::RegisterBenchmark((name + "/" + kind).c_str(),
-                                 [setup, make = backend.make](benchmark::State& state) {
+                                 [setup, make = backend.make, bf16](benchmark::State& state) {
                                    Machine::get();
                                    const std::unique_ptr<Backend> b = make();
                                    const Run run = setup();
                                    Work work;
                                    for (auto _ : state) work = run(*b);
-                                   report(state, work);
+                                   report(state, work, bf16);
                                  })
         ->UseRealTime()
         ->Unit(benchmark::kMicrosecond);
@@ -214,7 +133,7 @@ Run linear(const LinearShape& s, int64_t tokens) {
     args.quantise_input = s.quantise;
     backend.linear(args);
     return Work{static_cast<double>(bytes_of(w)),
-                2.0 * static_cast<double>(tokens * w.rows * w.cols)};
+                2.0 * static_cast<double>(tokens * w.rows * w.cols), true};
   };
 }
 
@@ -266,7 +185,7 @@ Run experts(const MoeShape& s, int64_t tokens) {
   const auto read = static_cast<double>(std::count(touched.begin(), touched.end(), true));
   const double weights = 3.0 * static_cast<double>(s.hidden * s.inter);
   const Work work{read * weights / 2 + weights,
-                  2 * weights * static_cast<double>(tokens * (s.topk + 1))};
+                  2 * weights * static_cast<double>(tokens * (s.topk + 1)), true};
   return [state, s, work](Backend& backend) {
     const auto& layer = state->layers[state->turn++ % state->layers.size()];
     ExpertsArgs args;
@@ -437,12 +356,14 @@ const bool kRegistered = [] {
   const auto tokens_name = [](const char* name, int64_t tokens) {
     return std::string(name) + "/" + std::to_string(tokens);
   };
-  for (const int64_t tokens : {1, 4, 128}) {
+  for (const int64_t tokens : {1, 4, 8, 128, 512}) {
     for (const LinearShape& s : {LinearShape{"linear/mini/wq_b", kFp8Block, 1024, 192, 1, true},
                                  {"linear/mini/wo_a", kFp8Block, 256, 256, 4, false},
                                  {"linear/mini/head", kBf16, 8192, 384, 1, false},
                                  {"linear/released/wq_a", kFp8Block, 1280, 5120, 1, true},
+                                 {"linear/released/wq_b", kFp8Block, 32768, 1280, 1, true},
                                  {"linear/released/wo_a", kFp8Block, 8192, 4096, 8, false},
+                                 {"linear/released/wo_b", kFp8Block, 5120, 8192, 1, true},
                                  {"linear/released/gate", kBf16, 384, 5120, 1, false}}) {
       add(tokens_name(s.name, tokens), [s, tokens] { return linear(s, tokens); });
     }

@@ -14,17 +14,22 @@ function(tidemill_room name)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     # -O3 in debug builds too: what is inlined cannot be shared with the rest of the program.
     set(avx2 -O3 -mavx2 -mfma -mf16c)
+    # g++ 12 calls the deliberately undefined operands of its own intrinsics uninitialised.
+    set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     foreach(source ${sources})
       if(source MATCHES "_avx2\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx2}")
       elseif(source MATCHES "_avx512\\.cpp$")
-        # g++ 12 calls the deliberately undefined operands of its own intrinsics uninitialised.
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512}")
+      elseif(source MATCHES "_avx512bf16\\.cpp$")
         set_source_files_properties(${source} PROPERTIES
-          COMPILE_OPTIONS "${avx2};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
+          COMPILE_OPTIONS "${avx512};-mavx512bf16")
       endif()
     endforeach()
   else()
-    list(FILTER sources EXCLUDE REGEX "_avx(2|512)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "_avx(2|512|512bf16)\\.cpp$")
   endif()
 
   if(sources)

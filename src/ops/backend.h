@@ -82,8 +82,8 @@ class Backend {
 // Scalar and obvious; defines the numbers.
 std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding = {});
 
-enum class CpuIsa { kBest, kAvx2, kAvx512 };
-// The instruction sets of this machine that the cpu backend has kernels for, best first.
+enum class CpuIsa { kBest, kAvx2, kAvx512, kAvx512Bf16 };
+// Whether this machine can run the kernels; kBest: any of them.
 bool cpu_supports(CpuIsa isa);
 // Vector kernels; equal to the reference backend bit for bit. Error kInvalidArgument when the
 // machine lacks the instruction set (AVX2 + FMA + F16C at least).

@@ -22,7 +22,15 @@ bool cpu_supports(CpuIsa isa) {
                     __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return isa == CpuIsa::kAvx512 ? avx2 && avx512 : avx2;
+  const bool bf16 = __builtin_cpu_supports("avx512bf16");
+  switch (isa) {
+    case CpuIsa::kAvx512Bf16:
+      return avx2 && avx512 && bf16;
+    case CpuIsa::kAvx512:
+      return avx2 && avx512;
+    default:
+      return avx2;
+  }
 #else
   static_cast<void>(isa);
   return false;
@@ -32,12 +40,19 @@ bool cpu_supports(CpuIsa isa) {
 Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa) {
   if (!cpu_supports(isa)) {
     return fail(ErrorCode::kInvalidArgument, "this machine lacks {}; use the reference backend",
-                isa == CpuIsa::kAvx512 ? "AVX-512 (F, BW, VL, DQ)" : "AVX2, FMA or F16C");
+                isa == CpuIsa::kAvx512Bf16 ? "AVX-512 with BF16"
+                : isa == CpuIsa::kAvx512   ? "AVX-512 (F, BW, VL, DQ)"
+                                           : "AVX2, FMA or F16C");
   }
 #if defined(__x86_64__)
-  const bool wide =
-      isa == CpuIsa::kAvx512 || (isa == CpuIsa::kBest && cpu_supports(CpuIsa::kAvx512));
-  return std::make_unique<CpuBackend>(team, wide ? avx512_kernels() : avx2_kernels());
+  if (isa == CpuIsa::kBest) {
+    isa = cpu_supports(CpuIsa::kAvx512Bf16) ? CpuIsa::kAvx512Bf16
+          : cpu_supports(CpuIsa::kAvx512)   ? CpuIsa::kAvx512
+                                            : CpuIsa::kAvx2;
+  }
+  return std::make_unique<CpuBackend>(team, isa == CpuIsa::kAvx512Bf16 ? avx512bf16_kernels()
+                                            : isa == CpuIsa::kAvx512   ? avx512_kernels()
+                                                                       : avx2_kernels());
 #else
   static_cast<void>(team);
   return fail(ErrorCode::kInternal, "no kernels for this architecture");

@@ -14,6 +14,7 @@ namespace tidemill {
 class Scratch {
  public:
   float* floats(int64_t n);
+  std::byte* bytes(int64_t n) { return reinterpret_cast<std::byte*>(floats((n + 3) / 4)); }
 
  private:
   struct Free {
@@ -43,8 +44,12 @@ class CpuBackend : public ReferenceBackend {
 
  private:
   struct Assignments;
-  // Rows of x as a quantised product reads them: Q8 into `scratch` if asked.
-  TokenRows prepare(const Rows& x, bool quantise, Scratch& scratch, bool& ordinary);
+  // Bytes of a prepared row: rows begin in different cache sets.
+  int64_t prepared_stride(int64_t width) const {
+    return ((width * kernels_.activation_bytes + 63) / 64 | 1) * 64;
+  }
+  // Rows of x, or of Q8(x), as matmul reads them.
+  TokenRows prepare(const Rows& x, bool quantise, Scratch& scratch, Activations& kind);
   // body(unit, rank) for every unit, whoever is free takes the next; `bytes` of work in all, on the
   // calling thread alone where waking the team costs more.
   template <typename Body>

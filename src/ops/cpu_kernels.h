@@ -17,10 +17,12 @@ struct CpuKernels {
   const char* name;
 
   void (*matmul)(const MatmulArgs&);
-  // out = Q8(x) if quantise, otherwise x is only looked at; returns MatmulArgs::ordinary_x.
-  bool (*prepare)(const float* x, int64_t n, bool quantise, float* out);
-  // 32 channels: out = Q8(bf16(weight * silu(g) * u)), clamped; returns ordinary_x.
-  bool (*swiglu)(const float* g, const float* u, float limit, float weight, float* out);
+  int64_t activation_bytes;  // of an element that prepare writes
+  // out = x, or Q8(x), as matmul reads it.
+  Activations (*prepare)(const float* x, int64_t n, bool quantise, void* out);
+  // 32 channels, as prepare writes them: out = Q8(bf16(weight * silu(g) * u)), clamped. Returns
+  // whether they are ordinary.
+  bool (*swiglu)(const float* g, const float* u, float limit, float weight, void* out);
   void (*round)(float* x, int64_t n);  // to bf16
 
   void (*rms_norm)(const float* x, const uint16_t* weight, int64_t n, float eps, float* y);
@@ -36,5 +38,6 @@ struct CpuKernels {
 
 const CpuKernels& avx2_kernels();
 const CpuKernels& avx512_kernels();
+const CpuKernels& avx512bf16_kernels();
 
 }  // namespace tidemill

@@ -16,9 +16,10 @@ namespace tidemill {
 const CpuKernels& avx2_kernels() {
   static constexpr CpuKernels kKernels = {
       .name = "cpu-avx2",
-      .matmul = matmul<Avx2>,
-      .prepare = prepare_activations<Avx2>,
-      .swiglu = swiglu_block<Avx2>,
+      .matmul = matmul<Planes<Avx2>>,
+      .activation_bytes = sizeof(float),
+      .prepare = prepare_activations<Planes<Avx2>>,
+      .swiglu = swiglu_block<Planes<Avx2>>,
       .round = round_row<Avx2>,
       .rms_norm = rms_norm<Avx2>,
       .hc_coefficients = hc_coefficients<Avx2>,

@@ -16,9 +16,10 @@ namespace tidemill {
 const CpuKernels& avx512_kernels() {
   static constexpr CpuKernels kKernels = {
       .name = "cpu-avx512",
-      .matmul = matmul<Avx512>,
-      .prepare = prepare_activations<Avx512>,
-      .swiglu = swiglu_block<Avx512>,
+      .matmul = matmul<Planes<Avx512>>,
+      .activation_bytes = sizeof(float),
+      .prepare = prepare_activations<Planes<Avx512>>,
+      .swiglu = swiglu_block<Planes<Avx512>>,
       .round = round_row<Avx512>,
       .rms_norm = rms_norm<Avx512>,
       .hc_coefficients = hc_coefficients<Avx512>,

@@ -144,7 +144,7 @@ inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t
 inline void for_each_cpu_backend(
     const std::function<void(Backend&, const std::string& label)>& body) {
   static ThreadTeam teams[] = {ThreadTeam(1), ThreadTeam(2), ThreadTeam(3)};
-  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     if (!cpu_supports(isa)) continue;
     for (ThreadTeam& team : teams) {
       const auto backend = make_cpu_backend(team, isa);

@@ -1,5 +1,6 @@
 // Linear of the cpu backend: activations once, then rows or tokens over the threads.
 #include <algorithm>
+#include <cstring>
 
 #include "base/formats.h"
 #include "ops/cpu_backend.h"
@@ -12,34 +13,45 @@ bool has_kernel(const LinearArgs& a) {
   return w.cols % kScaleBlock == 0 && w.format != WeightFormat::kFp8Row;
 }
 
-bool has_exact_products(WeightFormat format) {
-  return format == WeightFormat::kFp8Block || format == WeightFormat::kFp4Row;
-}
-
 }  // namespace
 
-void widen_columns(const Matrix& w, int64_t row, int64_t begin, int64_t end, float* out) {
-  std::vector<float> whole(static_cast<size_t>(w.cols));
-  reference::widen_row(w, row, whole.data());
-  std::copy(whole.begin() + begin, whole.begin() + end, out);
+void widen_planes(const Matrix& w, int64_t row, int64_t begin, int64_t end, float* out) {
+  Matrix part{.format = w.format, .rows = 1, .cols = end - begin};
+  part.data =
+      static_cast<const std::byte*>(w.data) + row * w.row_bytes() + begin * w.row_bytes() / w.cols;
+  if (w.scales != nullptr) {
+    const int64_t scale_row = w.format == WeightFormat::kFp8Block ? row / kScaleBlock : row;
+    part.scales = w.scales + scale_row * w.scale_columns() + begin / kScaleBlock;
+  }
+  if (w.format == WeightFormat::kBf16) {  // every value is easy, and rows of junk are not so rare
+    for (int64_t k = 0; k < part.cols; ++k) {
+      uint16_t word;
+      std::memcpy(&word, static_cast<const std::byte*>(part.data) + 2 * k, sizeof(word));
+      out[k / 32 * 32 + (k % 2 == 0 ? 16 : 0) + k % 32 / 2] = bf16_to_float(word);
+    }
+    return;
+  }
+  reference::widen_row(part, 0, out);
+  for (float* block = out; block < out + part.cols; block += 32) {
+    float even[16];
+    for (int64_t i = 0; i < 16; ++i) even[i] = block[2 * i];
+    for (int64_t i = 0; i < 16; ++i) block[i] = block[2 * i + 1];
+    std::copy(even, even + 16, block + 16);
+  }
 }
 
-TokenRows CpuBackend::prepare(const Rows& x, bool quantise, Scratch& scratch, bool& ordinary) {
-  TokenRows out{.data = x.f32(0), .stride = x.stride, .count = x.count};
-  float* memory = nullptr;
-  if (quantise) {
-    out.data = memory = scratch.floats(x.count * x.width);
-    out.stride = x.width;
-  }
-  std::atomic<bool> all_ordinary = true;
+TokenRows CpuBackend::prepare(const Rows& x, bool quantise, Scratch& scratch, Activations& kind) {
+  const int64_t stride = prepared_stride(x.width);
+  std::byte* memory = scratch.bytes(x.count * stride);
+  std::atomic<Activations> worst = Activations::kOrdinary;
   for_each_row(x.count, x.width, [&](int64_t t) {
-    float* row = quantise ? memory + t * x.width : nullptr;
-    if (!kernels_.prepare(x.f32(t), x.width, quantise, row)) {
-      all_ordinary.store(false, std::memory_order_relaxed);
+    const Activations row = kernels_.prepare(x.f32(t), x.width, quantise, memory + t * stride);
+    Activations seen = worst.load(std::memory_order_relaxed);
+    while (row > seen && !worst.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
     }
   });
-  ordinary = all_ordinary.load();
-  return out;
+  kind = worst.load();
+  return {.data = memory, .stride = stride, .count = x.count};
 }
 
 void CpuBackend::linear(const LinearArgs& a) {
@@ -49,43 +61,49 @@ void CpuBackend::linear(const LinearArgs& a) {
   whole.y_stride = a.y.stride;
   whole.store = a.accumulate ? Store::kAdd : a.f32_output ? Store::kFloat : Store::kBf16;
   whole.scale = a.scale;
-  if (a.quantise_input || has_exact_products(w.format)) {
-    whole.x = prepare(a.x, a.quantise_input, x_, whole.ordinary_x);
+  int64_t element_bytes = kernels_.activation_bytes;
+  if (w.format == WeightFormat::kF32) {
+    element_bytes = sizeof(float);
+    whole.x = {.data = reinterpret_cast<const std::byte*>(a.x.f32(0)),
+               .stride = a.x.stride * element_bytes,
+               .count = a.x.count};
   } else {
-    whole.x = {.data = a.x.f32(0), .stride = a.x.stride, .count = a.x.count};
+    Activations kind;
+    whole.x = prepare(a.x, a.quantise_input, x_, kind);
+    if (kind == Activations::kUnfit) return ReferenceBackend::linear(a);
+    whole.ordinary_x = kind == Activations::kOrdinary;
   }
+  std::byte* scratch = thread_.bytes(context_.team.size() * kMatmulScratch);
 
-  // Few tokens: rows over the threads. Many: tokens, each thread walking all rows, so that a matrix
-  // of few rows occupies everybody too.
   const int64_t group_rows = w.rows / a.groups;
-  const auto part = [&](int64_t row_begin, int64_t row_end, int64_t token_begin,
-                        int64_t token_end) {
+  const auto part = [&](int64_t row_begin, int64_t row_end, int64_t token_begin, int64_t token_end,
+                        int rank) {
     for (int64_t row = row_begin; row < row_end;) {
       const int64_t group = row / group_rows;
       MatmulArgs m = whole;
       m.row_begin = row;
       m.row_end = row = std::min(row_end, (group + 1) * group_rows);
-      m.x.data = whole.x.row(token_begin) + group * w.cols;
+      m.x.data = whole.x.row(token_begin) + group * w.cols * element_bytes;
       m.x.count = token_end - token_begin;
       m.y = a.y.f32(token_begin) + m.row_begin;
+      m.scratch = scratch + rank * kMatmulScratch;
       kernels_.matmul(m);
     }
   };
-  constexpr int64_t kTokensPerUnit = 32;
+  // Some units per thread, so that nobody waits long for a slower one; many tokens also in blocks,
+  // so that a matrix of few rows occupies everybody too.
   const int64_t tokens = a.x.count;
   const int64_t bytes = w.rows * w.row_bytes() * ((tokens + 3) / 4);
-  if (tokens >= kTokensPerUnit * context_.team.size()) {
-    for_each_unit((tokens + kTokensPerUnit - 1) / kTokensPerUnit, bytes, [&](int64_t unit, int) {
-      part(0, w.rows, unit * kTokensPerUnit, std::min(tokens, (unit + 1) * kTokensPerUnit));
-    });
-  } else {
-    // Some units per thread, so that nobody waits long for a slower one.
-    const int64_t share = w.rows / (8 * context_.team.size()) / 8 * 8;
-    const int64_t rows_per_unit = std::clamp(share, int64_t{8}, int64_t{64});
-    for_each_unit((w.rows + rows_per_unit - 1) / rows_per_unit, bytes, [&](int64_t unit, int) {
-      part(unit * rows_per_unit, std::min(w.rows, (unit + 1) * rows_per_unit), 0, tokens);
-    });
-  }
+  const int64_t share = w.rows / (8 * context_.team.size()) / 8 * 8;
+  const int64_t unit_rows = std::clamp(share, int64_t{8}, tokens <= 8 ? 2 * kRowBlock : kRowBlock);
+  const int64_t row_units = (w.rows + unit_rows - 1) / unit_rows;
+  const int64_t token_units = (tokens + kTokenBlock - 1) / kTokenBlock;
+  for_each_unit(row_units * token_units, bytes, [&](int64_t unit, int rank) {
+    const int64_t row = unit % row_units * unit_rows;
+    const int64_t block = unit / row_units;
+    part(row, std::min(w.rows, row + unit_rows), tokens * block / token_units,
+         tokens * (block + 1) / token_units, rank);
+  });
 }
 
 }  // namespace tidemill

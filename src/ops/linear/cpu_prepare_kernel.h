@@ -1,12 +1,12 @@
 // Activations before a quantised product; included only by kernels of one instruction set.
 #pragma once
 
-#include "ops/simd/math.h"
+#include "ops/linear/cpu_planes.h"
 
 namespace tidemill {
 namespace {
 
-// What an exact product needs of its activations (MatmulArgs::ordinary_x).
+// What an exact product needs of its activations (cpu_matmul.h).
 template <class S>
 class OrdinaryCheck {
  public:
@@ -20,16 +20,20 @@ class OrdinaryCheck {
   bool ordinary() const {
     float largest[16];
     float smallest[16];
-    float low[16];
     S::store(largest, largest_);
     S::store(smallest, smallest_);
-    S::store(low, S::floats(low_));
-    bool result = true;
+    bool result = bf16();
     for (int i = 0; i < 16; ++i) {
-      result &= largest[i] <= 0x1p50f && smallest[i] >= 0x1p-50f &&
-                (__builtin_bit_cast(uint32_t, low[i]) & 0xFFFFu) == 0;
+      result &= largest[i] <= 0x1p50f && smallest[i] >= 0x1p-50f;
     }
     return result;
+  }
+  bool bf16() const {
+    float low[16];
+    S::store(low, S::floats(low_));
+    uint32_t bits = 0;
+    for (int i = 0; i < 16; ++i) bits |= __builtin_bit_cast(uint32_t, low[i]);
+    return (bits & 0xFFFFu) == 0;
   }
 
  private:
@@ -38,20 +42,28 @@ class OrdinaryCheck {
   typename S::I low_ = S::seti(0);
 };
 
-// n a multiple of 32. quantise: out = Q8 of x. Returns whether the values are ordinary.
-template <class S>
-bool prepare_activations(const float* x, int64_t n, bool quantise, float* out) {
+// n a multiple of 32. Writes x, or Q8 of x, in the layout of the matmul policy M.
+template <class M>
+Activations prepare_activations(const float* x, int64_t n, bool quantise, void* out) {
+  using S = typename M::Float;
   OrdinaryCheck<S> check;
+  auto* to = static_cast<typename M::Element*>(out);
+  alignas(64) float quantised[32];
   for (int64_t k = 0; k < n; k += 32) {
     const float* values = x + k;
     if (quantise) {
-      q8_block<S>(values, out + k);
-      values = out + k;
+      q8_block<S>(values, quantised);
+      values = quantised;
     }
-    check.add(S::load(values));
-    check.add(S::load(values + 16));
+    const auto first = S::load(values);
+    const auto second = S::load(values + 16);
+    check.add(first);
+    check.add(second);
+    M::store_activations(to + k, first, second);
   }
-  return check.ordinary();
+  if (check.ordinary()) return Activations::kOrdinary;
+  const bool fits = sizeof(typename M::Element) == sizeof(float) || check.bf16();
+  return fits ? Activations::kUnusual : Activations::kUnfit;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "ops/canonical.h"
 #include "ops/reference.h"
 #include "ops/test_inputs.h"
 
@@ -83,6 +84,19 @@ TEST(Linear, IsTheProductOfTheDecodedValues) {
   }
 }
 
+// canonical.h: the odd element of a pair before the even one, pairs 16 apart in one lane.
+TEST(Linear, AddsInPairLanes) {
+  const auto product = [](const std::vector<std::pair<int, float>>& elements) {
+    std::vector<float> a(64), ones(64, 1.0f);
+    for (const auto& [k, value] : elements) a[static_cast<size_t>(k)] = value;
+    return dot_pairs(a.data(), ones.data(), 64);
+  };
+  EXPECT_EQ(product({{0, 1}, {1, 0x1p24f}, {32, 1}}), 0x1p24f);       // (2^24 + 1) + 1
+  EXPECT_EQ(product({{0, 1}, {1, 1}, {32, 0x1p24f}}), 0x1p24f + 2);   // (1 + 1) + 2^24
+  EXPECT_EQ(product({{1, 0x1p24f}, {32, 1}, {33, -0x1p24f}}), 1.0f);  // (2^24 - 2^24) + 1
+  EXPECT_EQ(product({{2, 1}, {3, 1}, {0, 0x1p24f}}), 0x1p24f + 2);    // lanes 0 and 1
+}
+
 TEST(Linear, ScaleBytesAreExponents) {
   TestInputs inputs(2);
   OwnedRows x(1, 32);
@@ -144,6 +158,107 @@ TEST(LinearBackends, AgreeOnGroups) {
   }
 }
 
+// Every way through the kernels: tiles of 1 to 6 tokens, one or several tiles, blocks of tokens and
+// of columns (wider than 640 and 1280), rows that fill no tile, no block and no unit.
+TEST(LinearBackends, AgreeOnEveryTile) {
+  TestInputs inputs(10);
+  for (const Case& c : kCases) {
+    for (const int64_t tokens : {1,  2,  3,  4,  5,  6,  7,  8,   9,   12,  13,  15, 16,
+                                 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130, 257}) {
+      const int64_t rows = tokens < 20 ? 47 : 39;
+      const int64_t cols = tokens > 20 ? 672 : tokens % 3 == 0 ? 2624 : tokens % 3 == 1 ? 1312 : 96;
+      const OwnedMatrix w = inputs.matrix(c.format, rows, cols);
+      OwnedRows x = inputs.activations(tokens, cols);
+      expect_all_equal(c, w, x);
+    }
+  }
+}
+
+// Every code of every format with every ordinary scale, against 1 and -1.
+TEST(LinearBackends, AgreeOnEveryCode) {
+  TestInputs inputs(11);
+  for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kFp4Row}) {
+    for (int byte = 67; byte <= 187; byte += 5) {
+      OwnedMatrix w = inputs.matrix(format, 256, 32, {static_cast<uint8_t>(byte)});
+      const int64_t row_bytes = w.view.row_bytes();
+      for (int64_t n = 0; n < 256; ++n) {
+        std::fill_n(w.data.begin() + 1 + n * row_bytes, row_bytes, uint8_t{0});
+        const bool nan = format == WeightFormat::kFp8Block && (n & 0x7F) == 0x7F;
+        w.data[static_cast<size_t>(1 + n * row_bytes + n % row_bytes)] =
+            nan ? uint8_t{0} : static_cast<uint8_t>(n);
+      }
+      OwnedRows x(2, 32);
+      std::fill(x.data.begin(), x.data.begin() + x.stride, 1.0f);
+      std::fill(x.data.begin() + x.stride, x.data.end(), -1.0f);
+      expect_all_equal({format, true, true}, w, x);
+    }
+  }
+}
+
+// One weight outside the ordinary range, wherever it lies; the rows around it stay ordinary.
+TEST(LinearBackends, AgreeOnAnUnusualWeight) {
+  TestInputs inputs(12);
+  const std::vector<uint16_t> words = {0x0001, 0x8001, 0x007F, 0x2000,  // subnormal, 2^-63
+                                       0x2180, 0x217F, 0x5DFF, 0x5E00,  // the bounds
+                                       0x7F7F, 0x7F80, 0xFF80, 0x7FC0};
+  for (const int64_t tokens : {1, 4, 9, 40}) {
+    OwnedRows x = inputs.activations(tokens, 1344);
+    for (const uint16_t word : words) {
+      OwnedMatrix w = inputs.matrix(WeightFormat::kBf16, 21, 1344);
+      const int64_t at = inputs.below(21 * 1344);  // alone in its row: a tiny one would vanish
+      std::memset(w.data.data() + 1 + 2 * (at / 1344 * 1344), 0, 2 * 1344);
+      std::memcpy(w.data.data() + 1 + 2 * at, &word, 2);
+      expect_all_equal({WeightFormat::kBf16, false, true}, w, x);
+      expect_all_equal({WeightFormat::kBf16, false, true, 1, true}, w, x);
+    }
+    for (const int code : {0x7F, 0xFF}) {
+      OwnedMatrix w = inputs.matrix(WeightFormat::kFp8Block, 70, 1344);
+      w.data[static_cast<size_t>(1 + inputs.below(70 * 1344))] = static_cast<uint8_t>(code);
+      expect_all_equal({WeightFormat::kFp8Block, true, true}, w, x);
+    }
+    for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kFp4Row}) {
+      for (const int scale : {0, 66, 188, 255}) {
+        OwnedMatrix w = inputs.matrix(format, 70, 1344);
+        w.scales[static_cast<size_t>(inputs.below(static_cast<int64_t>(w.scales.size())))] =
+            static_cast<uint8_t>(scale);
+        expect_all_equal({format, true, true}, w, x);
+      }
+    }
+  }
+}
+
+// At the ends of the ordinary range: sums that nearly cancel are the smallest numbers that hardware
+// without subnormals keeps; one magnitude below, another way must be taken.
+TEST(LinearBackends, AgreeAtTheEndsOfTheOrdinaryRange) {
+  TestInputs inputs(13);
+  constexpr float kNext = 1 + 0x1p-7f;
+  for (const float magnitude : {0x1p-50f, 0x1p-51f, 0x1p-53f, 0x1p50f, 0x1p51f}) {
+    for (const int64_t tokens : {1, 5, 30}) {
+      OwnedRows x(tokens, 192);
+      for (float& value : x.data) {
+        value = magnitude * static_cast<float>(inputs.below(3) - 1);
+        if (inputs.below(2) == 0) value *= kNext;
+      }
+      for (const int scale : {67, 68, 187}) {
+        OwnedMatrix w =
+            inputs.matrix(WeightFormat::kFp8Block, 40, 192, {static_cast<uint8_t>(scale)});
+        if (scale < 127) {
+          for (uint8_t& code : w.data) code = static_cast<uint8_t>((code & 0x80) | (code & 1));
+        }
+        expect_all_equal({WeightFormat::kFp8Block, false, true}, w, x);
+      }
+      for (const int upper : {0x21, 0x1E, 0x1B, 0x5D}) {  // 2^-60 (1 + m), 2^-66, 2^-72, 2^60
+        OwnedMatrix w = inputs.matrix(WeightFormat::kBf16, 40, 192);
+        for (size_t i = 2; i < w.data.size(); i += 2) {
+          w.data[i] = static_cast<uint8_t>((w.data[i] & 0x80) | upper);
+          w.data[i - 1] = static_cast<uint8_t>(0x80 | (w.data[i - 1] & 1));
+        }
+        expect_all_equal({WeightFormat::kBf16, false, true}, w, x);
+      }
+    }
+  }
+}
+
 // Widths that no kernel takes.
 TEST(LinearBackends, AgreeOnWidthsThatFitNoBlock) {
   TestInputs inputs(6);
@@ -196,11 +311,11 @@ TEST(LinearBackends, AgreeOnActivationsThatAreNotBf16) {
 TEST(LinearBackends, ARowDoesNotDependOnItsBatch) {
   TestInputs inputs(9);
   const OwnedMatrix w = inputs.matrix(WeightFormat::kFp8Block, 96, 384);
-  OwnedRows x = inputs.activations(7, 384);
+  OwnedRows x = inputs.activations(13, 384);
   const Case c{WeightFormat::kFp8Block, true, false};
   for_each_cpu_backend([&](Backend& backend, const std::string& label) {
     OwnedRows batch = run(backend, c, w, x, 1);
-    for (int64_t t = 0; t < 7; ++t) {
+    for (int64_t t = 0; t < x.count; ++t) {
       OwnedRows one(1, 384);
       std::memcpy(one.data.data(), x.view().f32(t), 384 * sizeof(float));
       const OwnedRows alone = run(backend, c, w, one, 1);

@@ -72,13 +72,14 @@ void linear(const Context& context, const LinearArgs& a) {
     }
   }
   const int64_t group_rows = w.rows / a.groups;
+  const auto product = w.format == WeightFormat::kF32 ? dot : dot_pairs;
   context.team.parallel_for(w.rows, 8, [&](int64_t begin, int64_t end) {
     std::vector<float> weights(static_cast<size_t>(w.cols));
     for (int64_t n = begin; n < end; ++n) {
       widen_row(w, n, weights.data());
       const int64_t offset = n / group_rows * w.cols;
       for (int64_t t = 0; t < tokens; ++t) {
-        const float y = dot(x.data() + t * a.x.width + offset, weights.data(), w.cols);
+        const float y = product(x.data() + t * a.x.width + offset, weights.data(), w.cols);
         float& out = a.y.f32(t)[n];
         if (a.accumulate) {
           out += y;

@@ -9,7 +9,7 @@ namespace tidemill {
 namespace {
 
 constexpr int64_t kBlock = kScaleBlock;  // rows of a unit: the block of the second quantisation
-constexpr int64_t kTokensAtOnce = 64;    // tokens of an expert that share a thread's scratch
+constexpr int64_t kTokensAtOnce = kTokenBlock;  // tokens of an expert that share a thread's scratch
 
 }  // namespace
 
@@ -55,11 +55,13 @@ void CpuBackend::experts(const ExpertsArgs& a) {
   const Assignments work(a);
   const auto slots = static_cast<int64_t>(work.token.size());
   const auto groups = static_cast<int64_t>(work.groups.size());
-  bool x_ordinary = false;
-  const TokenRows x = prepare(a.x, true, x_, x_ordinary);
-  float* activations = hidden_.floats(slots * inter);
-  constexpr int64_t kThreadFloats = 2 * kTokensAtOnce * kBlock;
-  float* thread_memory = thread_.floats(context_.team.size() * kThreadFloats);
+  Activations kind;
+  const TokenRows x = prepare(a.x, true, x_, kind);  // Q8 always fits
+  const int64_t stride = prepared_stride(inter);
+  std::byte* activations = hidden_.bytes(slots * stride);
+  constexpr int64_t kPanel = kTokensAtOnce * kBlock;  // floats
+  constexpr int64_t kThreadBytes = kMatmulScratch + 2 * kPanel * int64_t{sizeof(float)};
+  std::byte* thread_memory = thread_.bytes(context_.team.size() * kThreadBytes);
   const int64_t bytes = slots * inter * hidden / 2;
 
   // body(first slot, tokens) over the slots of a group
@@ -75,14 +77,16 @@ void CpuBackend::experts(const ExpertsArgs& a) {
   for_each_unit(groups * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
     const Assignments::Group& group = work.groups[static_cast<size_t>(unit / channel_blocks)];
     const int64_t channel = unit % channel_blocks * kBlock;
-    float* g = thread_memory + rank * kThreadFloats;
-    float* u = g + kTokensAtOnce * kBlock;
+    std::byte* scratch = thread_memory + rank * kThreadBytes;
+    auto* g = reinterpret_cast<float*>(scratch + kMatmulScratch);
+    float* u = g + kPanel;
     in_parts(group, [&](int64_t slot, int64_t count) {
       MatmulArgs m{.w = &group.expert->w1, .row_begin = channel, .row_end = channel + kBlock};
       m.x = x;
       m.x.count = count;
       m.x.index = work.token.data() + slot;
-      m.ordinary_x = x_ordinary;
+      m.ordinary_x = kind == Activations::kOrdinary;
+      m.scratch = scratch;
       m.y = g;
       m.y_stride = kBlock;
       kernels_.matmul(m);
@@ -90,9 +94,10 @@ void CpuBackend::experts(const ExpertsArgs& a) {
       m.y = u;
       kernels_.matmul(m);
       for (int64_t i = 0; i < count; ++i) {
-        if (!kernels_.swiglu(g + i * kBlock, u + i * kBlock, a.swiglu_limit,
-                             work.weight[static_cast<size_t>(slot + i)],
-                             activations + (slot + i) * inter + channel)) {
+        if (!kernels_.swiglu(
+                g + i * kBlock, u + i * kBlock, a.swiglu_limit,
+                work.weight[static_cast<size_t>(slot + i)],
+                activations + (slot + i) * stride + channel * kernels_.activation_bytes)) {
           ordinary.store(false, std::memory_order_relaxed);
         }
       }
@@ -102,12 +107,14 @@ void CpuBackend::experts(const ExpertsArgs& a) {
   // w2 and the sum: a unit is one block of outputs of every token.
   for_each_unit(hidden / kBlock, bytes, [&](int64_t unit, int rank) {
     const int64_t row = unit * kBlock;
-    float* product = thread_memory + rank * kThreadFloats;
+    std::byte* scratch = thread_memory + rank * kThreadBytes;
+    auto* product = reinterpret_cast<float*>(scratch + kMatmulScratch);
     for (int64_t t = 0; t < a.y.count; ++t) std::fill_n(a.y.f32(t) + row, kBlock, 0.0f);
     for (const Assignments::Group& group : work.groups) {
       in_parts(group, [&](int64_t slot, int64_t count) {
         MatmulArgs m{.w = &group.expert->w2, .row_begin = row, .row_end = row + kBlock};
-        m.x = {.data = activations + slot * inter, .stride = inter, .count = count};
+        m.x = {.data = activations + slot * stride, .stride = stride, .count = count};
+        m.scratch = scratch;
         m.ordinary_x = ordinary.load(std::memory_order_relaxed);
         m.y = product;
         m.y_stride = kBlock;

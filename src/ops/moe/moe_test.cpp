@@ -159,7 +159,7 @@ TEST(ExpertsBackends, Agree) {
                          {5, 32, 32, 2},
                          {3, 96, 160, 3},
                          {4, 1024, 288, 2}}) {
-    for (const int64_t tokens : {1, 2, 3, 5, 17, 150}) {
+    for (const int64_t tokens : {1, 2, 3, 5, 8, 17, 150}) {
       if (tokens > 17 && s.hidden != 128) continue;
       Layer layer(in, s.experts, s.hidden, s.inter, s.topk, tokens, {118, 119, 120});
       OwnedRows x = in.activations(tokens, s.hidden);
@@ -185,6 +185,17 @@ TEST(ExpertsBackends, AgreeOnExtremeScalesAndActivations) {
       });
     }
   }
+}
+
+// Many tokens of one expert: several blocks of tokens, and widths of several blocks of columns.
+TEST(ExpertsBackends, AgreeOnManyTokensOfAnExpert) {
+  TestInputs in(8);
+  Layer layer(in, 2, 1344, 96, 2, 140, {118, 119, 120});
+  OwnedRows x = in.activations(140, 1344);
+  const std::vector<float> expected = layer.run(reference_backend(), x, 0, 140);
+  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    EXPECT_TRUE(same_bits(layer.run(backend, x, 0, 140), expected)) << label;
+  });
 }
 
 TEST(ExpertsBackends, ARowDoesNotDependOnItsBatch) {

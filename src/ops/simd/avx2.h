@@ -20,12 +20,17 @@ struct Avx2 {
 
   using Register = __m256;
   static constexpr int kRegisters = 2;
+  using Element = float;
+  using Vector = Register;
+  static constexpr int kElements = 8;
   static Register& part(F& x, int i) { return i == 0 ? x.low : x.high; }
   static Register load_register(const float* p) { return _mm256_loadu_ps(p); }
   template <bool kFused>
   static Register multiply_add(Register a, Register b, Register c) {
     return kFused ? _mm256_fmadd_ps(a, b, c) : _mm256_add_ps(c, _mm256_mul_ps(a, b));
   }
+
+  static void store_register(float* p, Register x) { _mm256_storeu_ps(p, x); }
 
   static constexpr int kTileRows = 4;
   static constexpr int kTileTokens = 3;
@@ -96,7 +101,45 @@ struct Avx2 {
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(byte_max(x, bound), bound)) == -1;
   }
 
-  // ---- widening
+  // ---- 16-bit words of an I
+  static I add16(I a, I b) {
+    return {_mm256_add_epi16(a.low, b.low), _mm256_add_epi16(a.high, b.high)};
+  }
+  static I max16(I a, I b) {
+    return {_mm256_max_epu16(a.low, b.low), _mm256_max_epu16(a.high, b.high)};
+  }
+  static I min16(I a, I b) {
+    return {_mm256_min_epu16(a.low, b.low), _mm256_min_epu16(a.high, b.high)};
+  }
+  static bool all_equal(I a, I b) {
+    const __m256i equal =
+        _mm256_and_si256(_mm256_cmpeq_epi32(a.low, b.low), _mm256_cmpeq_epi32(a.high, b.high));
+    return _mm256_movemask_epi8(equal) == -1;
+  }
+
+  // ---- widening 32 columns into the odd and the even ones
+  static void split_pairs(F first, F second, F& odd, F& even) {
+    odd = {split<0b11011101>(first), split<0b11011101>(second)};
+    even = {split<0b10001000>(first), split<0b10001000>(second)};
+  }
+  static I pairs(const void* p) {
+    const auto* half = static_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(half), _mm256_loadu_si256(half + 1)};
+  }
+  static void e4m3_pairs(const void* p, F& odd, F& even) {
+    const __m256i codes = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+    odd = halves_of_e4m3(codes);
+    even = halves_of_e4m3(_mm256_slli_epi16(codes, 8));
+  }
+  static void e2m1_pairs(const void* p, F scale, F& odd, F& even) {
+    const __m256 table = _mm256_mul_ps(scale.low, _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6));
+    const __m128i codes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+    const I bytes = {_mm256_cvtepu8_epi32(codes), _mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8))};
+    odd = e2m1_lowest(right<4>(bytes), table);
+    even = e2m1_lowest(bytes, table);
+  }
+
+  // ---- widening in order
   static F bf16(const void* p) {
     const auto* half = static_cast<const __m128i*>(p);
     return floats(left<16>({_mm256_cvtepu16_epi32(_mm_loadu_si128(half)),
@@ -156,6 +199,25 @@ struct Avx2 {
   }
 
  private:
+  template <int kEvery>
+  static __m256 split(F x) {
+    const __m256 halves = _mm256_shuffle_ps(x.low, x.high, kEvery);
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(halves), 0b11011000));
+  }
+  // The high byte of every word.
+  static F halves_of_e4m3(__m256i words) {
+    const __m256i halves = _mm256_and_si256(_mm256_srai_epi16(words, 1),
+                                            _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+  }
+  // The low 4 bits of every lane.
+  static F e2m1_lowest(I codes, __m256 table) {
+    const I sign = andi(left<28>(codes), seti(static_cast<int32_t>(0x80000000u)));
+    return {
+        _mm256_or_ps(_mm256_permutevar8x32_ps(table, codes.low), _mm256_castsi256_ps(sign.low)),
+        _mm256_or_ps(_mm256_permutevar8x32_ps(table, codes.high), _mm256_castsi256_ps(sign.high))};
+  }
   // 8 codes in a dword: magnitudes from the table (vpermps reads 3 bits), bit 3 becomes the sign.
   static __m256 e2m1_word(const char* p, __m256 table) {
     int32_t word;

@@ -19,9 +19,12 @@ struct Avx512 {
   using I = __m512i;    // 16 int32
   using M = __mmask16;  // 16 conditions
 
-  // The registers that an F is made of.
+  // The registers that an F is made of, and those that factors are loaded to.
   using Register = __m512;
   static constexpr int kRegisters = 1;
+  using Element = float;
+  using Vector = Register;
+  static constexpr int kElements = 16;  // of a Vector
   static Register& part(F& x, int) { return x; }
   static Register load_register(const float* p) { return _mm512_loadu_ps(p); }
   // a * b + c; fused only where the product is exact (canonical.h).
@@ -30,10 +33,11 @@ struct Avx512 {
     return kFused ? _mm512_fmadd_ps(a, b, c) : _mm512_add_ps(c, _mm512_mul_ps(a, b));
   }
 
+  static void store_register(float* p, Register x) { _mm512_storeu_ps(p, x); }
+
   // Weight rows x tokens whose sums a tile keeps in registers.
   static constexpr int kTileRows = 4;
   static constexpr int kTileTokens = 4;
-  // Rows that are widened in registers together, sharing the loads of `tokens` activation rows.
   static constexpr int decode_rows(int tokens) { return tokens <= 2 ? 8 : 4; }
   // Registers of one head's output in the value product of attention.
   static constexpr int kValueRegisters = 4;
@@ -86,7 +90,36 @@ struct Avx512 {
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(byte_max(x, bound), bound)) == -1;
   }
 
-  // ---- widening
+  // ---- 16-bit words of an I
+  static I add16(I a, I b) { return _mm512_add_epi16(a, b); }
+  static I max16(I a, I b) { return _mm512_max_epu16(a, b); }
+  static I min16(I a, I b) { return _mm512_min_epu16(a, b); }
+  static bool all_equal(I a, I b) { return _mm512_cmpneq_epi32_mask(a, b) == 0; }
+
+  // ---- widening 32 columns into the odd and the even ones (canonical.h, pair lanes)
+  static void split_pairs(F first, F second, F& odd, F& even) {
+    const I evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    odd = _mm512_permutex2var_ps(first, addi(evens, seti(1)), second);
+    even = _mm512_permutex2var_ps(first, evens, second);
+  }
+  static I pairs(const void* p) { return _mm512_loadu_si512(p); }
+  // 32 E4M3 codes, times 2^-8.
+  static void e4m3_pairs(const void* p, F& odd, F& even) {
+    const __m256i codes = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+    const __m256i half = _mm256_set1_epi16(static_cast<int16_t>(0xBF80));
+    odd = _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(codes, 1), half));
+    even =
+        _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1), half));
+  }
+  static void e2m1_pairs(const void* p, F scale, F& odd, F& even) {
+    const F table = mul(scale, _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f,
+                                              -2, -3, -4, -6));
+    const I codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    odd = _mm512_permutexvar_ps(right<4>(codes), table);
+    even = _mm512_permutexvar_ps(codes, table);  // reads 4 bits
+  }
+
+  // ---- widening in order
   static F bf16(const void* p) {
     const __m256i half = _mm256_loadu_si256(static_cast<const __m256i*>(p));
     return floats(left<16>(_mm512_cvtepu16_epi32(half)));

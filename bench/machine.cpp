@@ -1,0 +1,151 @@
+#include "machine.h"
+
+#include <benchmark/benchmark.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "ops/backend.h"
+
+namespace tidemill {
+namespace {
+
+template <typename Body>
+double best_seconds(const Body& body) {
+  double best = 1e9;
+  for (int i = 0; i < 9; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    best = std::min(best, time.count());
+  }
+  return best;
+}
+
+// 12 chains hide the latency of any current core; with different values, or the compiler makes them
+// one.
+constexpr int64_t kRounds = 2'000'000;
+constexpr int64_t kChains = 12;
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) void fma_rounds_avx512() {
+  __m512 chain[kChains];
+  for (int i = 0; i < kChains; ++i) chain[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512 factor = _mm512_set1_ps(0.999f);
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m512& c : chain) c = _mm512_fmadd_ps(c, factor, factor);
+  }
+  benchmark::DoNotOptimize(chain);
+}
+__attribute__((target("avx2,fma"))) void fma_rounds_avx2() {
+  __m256 chain[kChains];
+  for (int i = 0; i < kChains; ++i) chain[i] = _mm256_set1_ps(static_cast<float>(i));
+  const __m256 factor = _mm256_set1_ps(0.999f);
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m256& c : chain) c = _mm256_fmadd_ps(c, factor, factor);
+  }
+  benchmark::DoNotOptimize(chain);
+}
+__attribute__((target("avx512f,avx512bf16"))) void bf16_rounds() {
+  __m512 chain[kChains];
+  for (int i = 0; i < kChains; ++i) chain[i] = _mm512_set1_ps(static_cast<float>(i));
+  const auto factor = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3F7F));
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m512& c : chain) c = _mm512_dpbf16_ps(c, factor, factor);
+  }
+  benchmark::DoNotOptimize(chain);
+}
+// Vector loads from one place and from several at once: which is faster depends on the machine.
+__attribute__((target("avx2"))) void read_streams(const std::byte* begin, int64_t bytes,
+                                                  int64_t streams) {
+  const int64_t each = bytes / streams / 128 * 128;
+  __m256i sum[4] = {};
+  for (int64_t i = 0; i < each; i += 128) {
+    for (int64_t s = 0; s < streams; ++s) {
+      const auto* p = reinterpret_cast<const __m256i*>(begin + s * each + i);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(p + j));
+    }
+  }
+  benchmark::DoNotOptimize(sum);
+}
+#else
+void fma_rounds_avx512() {}
+void fma_rounds_avx2() {}
+void bf16_rounds() {}
+void read_streams(const std::byte* begin, int64_t bytes, int64_t) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < bytes; i += 8) sum += std::to_integer<uint64_t>(begin[i]);
+  benchmark::DoNotOptimize(sum);
+}
+#endif
+
+double read_rate() {
+  constexpr int64_t kBytes = int64_t{512} << 20;
+  const std::vector<std::byte> memory(kBytes, std::byte{1});
+  double best = 1e9;
+  for (const int64_t streams : {1, 4, 8}) {
+    best = std::min(best, best_seconds([&] {
+                      bench_team().run([&](int rank, int size) {
+                        const int64_t share = kBytes / size / 4096 * 4096;
+                        read_streams(memory.data() + rank * share, share, streams);
+                      });
+                    }));
+  }
+  return static_cast<double>(kBytes) / best;
+}
+
+double flop_rate(double per_round, void (*rounds)()) {
+  const double flops = per_round * kChains * static_cast<double>(kRounds) * bench_team().size();
+  return flops / best_seconds([&] { bench_team().run([&](int, int) { rounds(); }); });
+}
+
+double barrier_seconds() {
+  constexpr int kRuns = 2000;
+  return best_seconds([] {
+           for (int i = 0; i < kRuns; ++i) bench_team().run([](int, int) {});
+         }) /
+         kRuns;
+}
+
+Machine measure() {
+  Machine m;
+  if (cpu_supports(CpuIsa::kAvx2)) {
+    m.bytes_per_second = read_rate();
+    m.fma_flops_per_second = cpu_supports(CpuIsa::kAvx512) ? flop_rate(32, fma_rounds_avx512)
+                                                           : flop_rate(16, fma_rounds_avx2);
+  }
+  if (cpu_supports(CpuIsa::kAvx512Bf16)) m.bf16_flops_per_second = flop_rate(64, bf16_rounds);
+  m.barrier_seconds = barrier_seconds();
+  const auto note = [](const char* name, double value) {
+    benchmark::AddCustomContext(name, std::to_string(value));
+  };
+  note("read_GB_per_s", m.bytes_per_second / 1e9);
+  note("fma_GFLOP_per_s", m.fma_flops_per_second / 1e9);
+  note("bf16_GFLOP_per_s", m.bf16_flops_per_second / 1e9);
+  note("barrier_us", m.barrier_seconds * 1e6);
+  note("threads", bench_team().size());
+  return m;
+}
+
+}  // namespace
+
+ThreadTeam& bench_team() {
+  static ThreadTeam instance(ThreadTeam::available_threads());
+  return instance;
+}
+
+const Machine& Machine::get() {
+  static const Machine measured = measure();
+  return measured;
+}
+
+}  // namespace tidemill

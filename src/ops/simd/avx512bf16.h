@@ -1,0 +1,130 @@
+// Products in BF16: VDPBF16PS adds, in each of the 16 lanes, the product of the odd elements and
+// then that of the even ones, each rounded once: the pair lanes of canonical.h, 32 columns at a
+// time. It takes subnormal numbers for zero, so only ordinary values may reach it (cpu_matmul.h).
+//
+// Included only by *_avx512bf16.cpp; see simd/avx512.h.
+#pragma once
+
+#include "ops/linear/cpu_matmul.h"
+#include "ops/simd/avx512.h"
+
+namespace tidemill {
+namespace {
+
+// The 16 values of E2M1 times 2^(byte - 127) as bf16 for every ordinary scale byte, each table
+// twice because an index has 5 bits. A model uses a dozen of the 120 tables: they stay in L1.
+struct E2m1Tables {
+  uint16_t value[256][32] = {};
+  constexpr E2m1Tables() {
+    constexpr uint16_t kBits[8] = {0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0};
+    for (int byte = kLowestScale; byte <= kLowestScale + kScaleRange; ++byte) {
+      for (int code = 0; code < 32; ++code) {
+        const int exponent = code % 8 == 0 ? 0 : (byte - 127) * 128;
+        const int sign = (code & 8) != 0 ? 0x8000 : 0;
+        value[byte][code] = static_cast<uint16_t>((kBits[code % 8] + exponent) | sign);
+      }
+    }
+  }
+};
+alignas(64) constexpr E2m1Tables kE2m1Tables;
+
+struct Avx512Bf16 : Avx512 {
+  using Float = Avx512;
+  using Element = uint16_t;
+  using Vector = __m512i;  // 32 bf16 values
+  static constexpr int kElements = 32;
+  static constexpr int kVectors = 1;
+  static constexpr int kTileTokens = 6;
+  static constexpr int kDecodeTokens = 6;
+
+  static Vector load_register(const Element* p) { return _mm512_loadu_si512(p); }
+  static void store_register(Element* p, Vector x) { _mm512_storeu_si512(p, x); }
+  template <bool kFused>
+  static Register multiply_add(Vector a, Vector b, Register sum) {
+    static_assert(kFused);
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  }
+
+  static void planes(const Element* p, F& odd, F& even) {
+    const __m512i words = load_register(p);
+    odd = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-0x10000)));
+    even = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+  }
+  // Of values that bf16 represents.
+  static void store_activations(Element* p, F first, F second) {
+    const __m512i odd_words =
+        _mm512_add_epi16(_mm512_set1_epi16(1),
+                         _mm512_slli_epi16(_mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22,
+                                                            21, 20, 19, 18, 17, 16, 15, 14, 13, 12,
+                                                            11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                           1));
+    store_register(p, _mm512_permutex2var_epi16(_mm512_castps_si512(first), odd_words,
+                                                _mm512_castps_si512(second)));
+  }
+
+  // What was seen of the weights: see ordinary().
+  struct Seen {
+    __m512i largest = _mm512_setzero_si512();
+    __m512i smallest = _mm512_set1_epi16(-1);
+  };
+
+  template <WeightFormat kFormat>
+  static void widen(const uint8_t* p, const uint8_t* scale, Vector (&out)[kVectors], Seen& seen) {
+    if constexpr (kFormat == WeightFormat::kBf16) {
+      out[0] = _mm512_loadu_si512(p);
+      const __m512i magnitude = _mm512_add_epi16(out[0], out[0]);
+      seen.largest = _mm512_max_epu16(seen.largest, magnitude);
+      seen.smallest =
+          _mm512_min_epu16(seen.smallest, _mm512_add_epi16(magnitude, _mm512_set1_epi16(-1)));
+    } else if constexpr (kFormat == WeightFormat::kFp8Block) {
+      out[0] = e4m3(p, *scale, seen);
+    } else {
+      static_assert(kFormat == WeightFormat::kFp4Row);
+      out[0] = e2m1(p, *scale);
+    }
+  }
+  template <WeightFormat kFormat>
+  static bool ordinary(const Seen& seen) {
+    if constexpr (kFormat == WeightFormat::kBf16) {
+      return _mm512_cmpgt_epu16_mask(seen.largest,
+                                     _mm512_set1_epi16(static_cast<int16_t>(kLargestBf16))) == 0 &&
+             _mm512_cmplt_epu16_mask(seen.smallest,
+                                     _mm512_set1_epi16(static_cast<int16_t>(kSmallestBf16))) == 0;
+    } else if constexpr (kFormat == WeightFormat::kFp8Block) {
+      return _mm512_cmpeq_epi16_mask(seen.largest, _mm512_set1_epi16(0x07F0)) == 0;
+    }
+    return true;
+  }
+
+ private:
+  // Exponent and mantissa into place, then the scale onto the exponent; subnormal codes (and zero)
+  // from a table of 8 that carries the scale.
+  static Vector e4m3(const uint8_t* p, uint8_t scale, Seen& seen) {
+    const __m512i exponent = _mm512_set1_epi16(static_cast<int16_t>((scale - 7) * 128));
+    // m * 2^-9 as bf16, exponents relative to that of code 0
+    const __m512i subnormal = _mm512_maskz_add_epi16(
+        0xFEFEFEFEu, exponent,
+        _mm512_broadcast_i32x4(_mm_setr_epi16(0, -0x100, -0x80, -0x40, 0, 0x20, 0x40, 0x60)));
+    const __m512i code =
+        _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i magnitude =
+        _mm512_and_si512(_mm512_slli_epi16(code, 4), _mm512_set1_epi16(0x07F0));
+    seen.largest = _mm512_max_epu16(seen.largest, magnitude);
+    const __mmask32 small = _mm512_testn_epi16_mask(code, _mm512_set1_epi16(0x78));
+    const __m512i value = _mm512_mask_permutexvar_epi16(_mm512_add_epi16(magnitude, exponent),
+                                                        small, code, subnormal);
+    constexpr int kOrAnd = 0xF8;  // a | (b & c)
+    return _mm512_ternarylogic_epi32(value, code, _mm512_set1_epi16(-0x8000), kOrAnd);
+  }
+
+  // Both words of a lane begin with their code: the low nibble of its byte and the high one.
+  static Vector e2m1(const uint8_t* p, uint8_t scale) {
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i codes = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
+    return _mm512_permutexvar_epi16(codes, _mm512_load_si512(kE2m1Tables.value[scale]));
+  }
+};
+
+}  // namespace
+}  // namespace tidemill
