@@ -44,13 +44,14 @@ TEST(Model, LoadsTheBundledModel) {
       Model::load(kMini, {.progress = [&](double f) { progress.push_back(f); }, .prefault = true});
   ASSERT_TRUE(model) << model.error().message;
   const Model& m = **model;
+  const auto& config = m.config();
   EXPECT_EQ(m.topology().decoder_begin, 6);
   EXPECT_EQ(m.weights().layers.size(), 12u);
-  EXPECT_EQ(m.weights().layers[3].moe.experts.size(), 24u);
+  EXPECT_EQ(std::ssize(m.weights().layers[3].moe.experts), config.n_routed_experts);
   EXPECT_NE(m.weights().layers[3].moe.bias_vl.data, nullptr);
-  EXPECT_EQ(m.weights().layers[1].engram.table.rows, 48400);
+  EXPECT_EQ(m.weights().layers[1].engram.table.rows, config.engram_num_embeddings[0]);
   EXPECT_EQ(m.weights().layers[4].engram.table.format, WeightFormat::kFp8Row);
-  EXPECT_EQ(m.weights().layers[2].compressor.wgate.cols, 384);
+  EXPECT_EQ(m.weights().layers[2].compressor.wgate.cols, config.hidden_size);
   EXPECT_EQ(m.weights().layers[6].compressor.wgate.data, nullptr);
   EXPECT_EQ(m.weights().layers[7].compressor.wkv.data, nullptr);
   EXPECT_NE(m.weights().layers[8].indexer.wq_b.data, nullptr);

@@ -67,7 +67,8 @@ class Workloads(Case):
             self.assertEqual((cell["requests"], cell["failed"], cell["output_tokens"]), (6, 0, 36))
             self.assertGreater(cell["tokens_per_second"]["median"], 0)
             self.assertLessEqual(cell["ttft_ms"]["p50"], cell["ttft_ms"]["p99"])
-            self.assertEqual(sum(cell["drafted"]) == 0, cell["drafts"] == "off")
+            if cell["drafts"] != "dynamic":  # which drafts where it pays
+                self.assertEqual(sum(cell["drafted"]) == 0, cell["drafts"] == "off")
         requests = [line for line in lines if line["record"] == "request"]
         self.assertEqual(len(requests), 36)
         for request in requests:
