@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "text/json.h"
 
 namespace tidemill {
 namespace {
@@ -23,6 +27,14 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory) {
 
 std::filesystem::path vectors(const std::string& name) {
   return std::filesystem::path(TIDEMILL_SOURCE_DIR) / "tests/vectors" / name;
+}
+
+double quality_bound(const std::string& name) {
+  std::ifstream file(vectors("mini/quality.json"));
+  std::stringstream text;
+  text << file.rdbuf();
+  const auto json = parse_json(text.str());
+  return json && json->contains(name) ? (*json)[name].get<double>() : std::nan("");
 }
 
 const Model& micro_model() {

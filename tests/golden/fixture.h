@@ -17,6 +17,9 @@ namespace tidemill {
 const Model& micro_model();  // tests/vectors/micro
 const Model& mini_model();   // models/mini
 std::filesystem::path vectors(const std::string& name);
+// A number of tests/vectors/mini/quality.json; NaN, which fails every comparison, if it is not
+// there.
+double quality_bound(const std::string& name);
 
 // One forward pass with room for a few sequences.
 class Machine {

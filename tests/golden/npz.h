@@ -1,9 +1,12 @@
-// Reads NumPy .npz archives (zip of .npy, stored or deflated) for the golden vectors.
+// NumPy .npz archives (zip of .npy) of the golden vectors: reads stored and deflated ones, writes
+// deflated ones.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/npy.h"
@@ -28,5 +31,15 @@ class Npz {
   std::vector<std::vector<std::byte>> buffers_;
   std::map<std::string, NpyArray> arrays_;
 };
+
+// Arrays to write, row-major.
+struct NpzArray {
+  std::vector<int64_t> shape;
+  std::variant<std::vector<float>, std::vector<int32_t>, std::vector<uint16_t>> values;
+};
+using NpzArrays = std::map<std::string, NpzArray>;
+
+// The same arrays give the same bytes. Ends the program when the file cannot be written.
+void write_npz(const std::filesystem::path& path, const NpzArrays& arrays);
 
 }  // namespace tidemill

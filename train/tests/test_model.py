@@ -19,6 +19,7 @@ except ImportError as e:
     raise unittest.SkipTest(f"no {e.name}")
 
 from .. import layout, ops, read_export
+from ..check_vectors import experts_in_turn, mix_in_float32
 from ..config import MICRO, MINI, Cfg, compressed_token_map, make_config
 from ..drafter import DSpark
 from ..export import export
@@ -42,25 +43,6 @@ def rough(model):
                 p.add_(0.3 * torch.randn_like(p))
         for n, b in model.named_buffers():
             b.add_(0.05 * torch.randn_like(b))
-
-
-def moe_as_deployed(self, x, xq, W):
-    """one expert after the other, each result rounded"""
-    r, load = ops.k_route(x, self.gate, self.bias, self.K, self.factor)
-    mm = lambda a, w: (a.float() @ w.float()).bfloat16()
-    w1, w3, w2 = W.fp4(self.w1, -1), W.fp4(self.w3, -1), W.fp4(self.w2t, -2)
-    y = torch.zeros(x.shape)
-    for e in range(self.E):
-        y += mm(ops.k_swiglu(mm(xq, w1[e].t()), mm(xq, w3[e].t()), r[:, e:e + 1], True), w2[e]).float()
-    b = ops.k_swiglu(mm(xq, W.fp8(self.s1).t()), mm(xq, W.fp8(self.s3).t()), None, True)
-    return (y + mm(b, W.fp8(self.s2).t()).float()).bfloat16(), load
-
-
-def mix_as_deployed(h, fn, scale, base):
-    x = h.flatten(-2).float()
-    m = torch.nn.functional.linear(x, fn) * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-20)
-    pre, post = torch.sigmoid(m[..., :4] * scale[0] + base[:4]) + 1e-6, 2 * torch.sigmoid(m[..., 4:8] * scale[1] + base[4:8])
-    return pre, post, (m[..., 8:] * scale[2] + base[8:]).unflatten(-1, (4, 4))
 
 
 class Model(unittest.TestCase):
@@ -143,7 +125,7 @@ class Model(unittest.TestCase):
         out = str(pathlib.Path(self.folder.name) / "logits.npy")
         self.tidemill("score", "--tokens", str(tokens), "--logits", out)
         theirs = torch.from_numpy(np.load(out).astype(np.float32))
-        with torch.no_grad(), mock.patch.object(MoE, "forward", moe_as_deployed), mock.patch.object(ops, "k_mix", mix_as_deployed):
+        with torch.no_grad(), mock.patch.object(MoE, "forward", experts_in_turn), mock.patch.object(ops, "k_mix", mix_in_float32):
             z, _ = self.forward(self.net, quant=True, sparse=True)
         ours = torch.nn.functional.linear(z[0].float(), self.net.head.bfloat16().float())
         error = ((theirs - ours).norm(dim=1) / ours.norm(dim=1)).detach()
@@ -158,7 +140,7 @@ class Model(unittest.TestCase):
         tokens = pathlib.Path(self.folder.name) / "first.json"
         tokens.write_text(json.dumps(ids[0, :1].tolist()))
         theirs = json.loads(self.tidemill("draft", "--tokens", str(tokens), "--anchor", str(int(ids[0, 1]))))
-        with torch.no_grad(), mock.patch.object(MoE, "forward", moe_as_deployed), mock.patch.object(ops, "k_mix", mix_as_deployed):
+        with torch.no_grad(), mock.patch.object(MoE, "forward", experts_in_turn), mock.patch.object(ops, "k_mix", mix_in_float32):
             _, aux = self.net(ids, self.hash(ids), quant=True, sparse=True, want_taps=True)
             logits, conf, _ = self.draft(self.net.embed.bfloat16(), self.net.head.bfloat16(), aux["taps"], ids, 1, 32, True)
         for top in theirs["top"][0]:
