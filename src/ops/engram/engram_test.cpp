@@ -13,8 +13,13 @@ TEST(EngramBackends, Agree) {
   struct Shape {
     int64_t tokens, hidden, streams;
   };
-  for (const Shape& s :
-       {Shape{1, 384, 4}, {2, 128, 4}, {7, 32, 2}, {70, 384, 4}, {1, 24, 4}, {2, 5120, 4}}) {
+  for (const Shape& s : {Shape{1, 384, 4},
+                         {3, 256, 4},
+                         {2, 128, 4},
+                         {7, 32, 2},
+                         {70, 384, 4},
+                         {1, 24, 4},
+                         {2, 5120, 4}}) {
     const OwnedMatrix q = in.matrix(WeightFormat::kBf16, s.streams, s.hidden);
     const OwnedMatrix k = in.matrix(WeightFormat::kBf16, s.streams, s.hidden);
     OwnedRows h = in.activations(s.tokens, s.streams * s.hidden, 3);

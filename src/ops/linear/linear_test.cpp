@@ -132,10 +132,10 @@ TEST(LinearBackends, AgreeOnSmallAndOddShapes) {
 // The matrices of the bundled model, of the test model, and a few rows of the released one.
 TEST(LinearBackends, AgreeOnModelShapes) {
   TestInputs inputs(4);
-  const Shape shapes[] = {{1, 192, 384},  {1, 1024, 192}, {2, 128, 384}, {3, 384, 256},
-                          {64, 192, 384}, {1, 64, 128},   {6, 256, 64},  {1, 48, 5120},
-                          {3, 70, 5120},  {40, 16, 5120}, {2, 33, 8192}, {1, 40, 2304},
-                          {33, 1024, 192}};
+  const Shape shapes[] = {{1, 192, 384},   {1, 1024, 192}, {2, 128, 384}, {3, 384, 256},
+                          {64, 192, 384},  {1, 64, 128},   {6, 256, 64},  {1, 48, 5120},
+                          {3, 70, 5120},   {40, 16, 5120}, {2, 33, 8192}, {1, 40, 2304},
+                          {33, 1024, 192}, {1, 512, 128},  {3, 128, 256}, {33, 256, 256}};
   for (const Case& c : kCases) {
     for (const Shape& shape : shapes) {
       const OwnedMatrix w = inputs.matrix(c.format, shape.rows, shape.cols);

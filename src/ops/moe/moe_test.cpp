@@ -77,7 +77,8 @@ TEST(RouteBackends, Agree) {
     struct Shape {
       int64_t experts, hidden, topk;
     };
-    for (const Shape& s : {Shape{24, 384, 4}, {12, 128, 3}, {384, 5120, 6}, {4, 24, 4}}) {
+    for (const Shape& s :
+         {Shape{24, 384, 4}, {16, 256, 6}, {12, 128, 3}, {384, 5120, 6}, {4, 24, 4}}) {
       if (tokens > 7 && s.hidden > 384) continue;
       const OwnedMatrix gate = in.matrix(WeightFormat::kBf16, s.experts, s.hidden);
       OwnedRows x = in.activations(tokens, s.hidden);
@@ -155,6 +156,7 @@ TEST(ExpertsBackends, Agree) {
     int64_t experts, hidden, inter, topk;
   };
   for (const Shape& s : {Shape{24, 384, 128, 4},
+                         {16, 256, 128, 6},
                          {12, 128, 64, 3},
                          {5, 32, 32, 2},
                          {3, 96, 160, 3},
