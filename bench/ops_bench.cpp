@@ -56,6 +56,9 @@ OwnedMatrix random_matrix(WeightFormat format, int64_t rows, int64_t cols) {
     state ^= state << 17;
     byte = static_cast<uint8_t>(state) & 0xBF;  // no NaN code
   }
+  if (format == WeightFormat::kBf16) {  // magnitudes from 2^-17 to 2^-2
+    for (size_t i = 1; i < m.data.size(); i += 2) m.data[i] = (m.data[i] & 0x87) | 0x38;
+  }
   const int64_t scale_rows = format == WeightFormat::kFp8Block ? (rows + 31) / 32 : rows;
   m.scales.assign(static_cast<size_t>(scale_rows * m.view.scale_columns()), 115);
   m.view.data = m.data.data();

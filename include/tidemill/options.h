@@ -11,7 +11,7 @@ namespace tidemill {
 
 struct Options {
   std::filesystem::path model;  // a checkpoint directory as released
-  std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | reference
+  std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | reference
   int threads = 0;              // 0: what affinity and cgroup quota allow
 
   // For measurements: the directory has no weights, only config.json and a tokenizer, and so many

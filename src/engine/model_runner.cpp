@@ -23,8 +23,10 @@ Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, Thre
   if (options.backend == "cpu") return make_cpu_backend(team);
   if (options.backend == "cpu-avx2") return make_cpu_backend(team, CpuIsa::kAvx2);
   if (options.backend == "cpu-avx512") return make_cpu_backend(team, CpuIsa::kAvx512);
+  if (options.backend == "cpu-avx512bf16") return make_cpu_backend(team, CpuIsa::kAvx512Bf16);
   return fail(ErrorCode::kInvalidArgument,
-              "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, reference", options.backend);
+              "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, reference",
+              options.backend);
 }
 
 Status check(const RunnerOptions& options) {

@@ -18,7 +18,7 @@ namespace tidemill {
 
 struct RunnerOptions {
   static constexpr int64_t kAutoState = -1;
-  std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | reference
+  std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | reference
   Rounding rounding;            // other than the released one: reference only
   int threads = 0;              // 0: what affinity and cgroup quota allow
   int64_t alias_bytes = 0;      // LoadOptions::alias_bytes

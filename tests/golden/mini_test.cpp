@@ -88,7 +88,8 @@ TEST(Backends, AgreeBitForBit) {
   const auto ids = Npz(vectors("mini/p129.npz")).values<int32_t>("ids");
   std::vector<std::pair<std::string, std::unique_ptr<Backend>>> backends;
   for (const auto& [name, isa] :
-       {std::pair{"avx2", CpuIsa::kAvx2}, std::pair{"avx512", CpuIsa::kAvx512}}) {
+       {std::pair{"avx2", CpuIsa::kAvx2}, std::pair{"avx512", CpuIsa::kAvx512},
+        std::pair{"avx512bf16", CpuIsa::kAvx512Bf16}}) {
     if (!cpu_supports(isa)) {
       std::printf("%s: not on this machine\n", name);
       continue;

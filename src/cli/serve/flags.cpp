@@ -22,8 +22,10 @@ void add_engine(ServeFlags& flags, CLI::App& command) {
       .add_option("--model", flags.model,
                   "Checkpoint directory (default: $TIDEMILL_MODEL, or mini)")
       ->group(group);
-  command.add_option("--backend", engine.backend, "cpu, cpu-avx2, cpu-avx512 or reference")
-      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "reference"}))
+  command
+      .add_option("--backend", engine.backend,
+                  "cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16 or reference")
+      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "reference"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--threads", engine.threads, "Of the engine (default: the CPUs there are)")
