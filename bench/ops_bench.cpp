@@ -355,6 +355,7 @@ Run hc_mix(int64_t hidden, int64_t tokens) {
 }
 
 const bool kRegistered = [] {
+  Machine::get();  // before the context is printed
   using enum WeightFormat;
   const auto tokens_name = [](const char* name, int64_t tokens) {
     return std::string(name) + "/" + std::to_string(tokens);
