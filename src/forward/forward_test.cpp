@@ -49,8 +49,7 @@ TEST(Forward, WhereTheWeightsAreCannotBeSeen) {
   const auto expected = bench.run(sequence, tokens, {64, 1, 9});
   const WeightResidency r = WeightResidency::of(Bench::model());
   for (const int64_t experts : {7, 20}) {
-    const auto pager =
-        WeightPager::create(Bench::model(), r.always + experts * r.slot_bytes());
+    const auto pager = WeightPager::create(Bench::model(), r.always + experts * r.slot_bytes());
     ASSERT_TRUE(pager) << pager.error().message;
     bench.make_forward({.max_tokens = 600, .pager = pager->get()});
     Sequence again = bench.sequence();

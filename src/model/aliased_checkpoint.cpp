@@ -38,7 +38,7 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 struct Part {
   size_t wanted = 0;   // by all tensors
   size_t largest = 0;  // of them
-  size_t begin = 0;   // in the memory
+  size_t begin = 0;    // in the memory
   size_t size = 0;
   size_t used = 0;
 
@@ -52,8 +52,7 @@ struct Part {
 };
 
 std::shared_ptr<std::byte> map_memory(size_t bytes) {
-  void* memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   ::madvise(memory, bytes, MADV_HUGEPAGE);  // a request: small pages will do
   return {static_cast<std::byte*>(memory), [bytes](std::byte* p) { ::munmap(p, bytes); }};
