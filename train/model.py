@@ -135,6 +135,10 @@ class Backbone(nn.Module):
         self.norm = vec(c.D)
         self.head = nn.Parameter(torch.randn(c.vocab_size, c.D) * 0.5 * c.D ** -0.5)
         self.contexts = {}
+        self.dropout = 0.0                                       # of sublayer outputs and Engram rows, while training
+
+    def drop(self, x):
+        return F.dropout(x, self.dropout) if self.dropout else x
 
     def context(self, B, S, device):
         """masks of the length, rotary tables of every token of the batch"""
@@ -162,7 +166,7 @@ class Backbone(nn.Module):
             a, ratio = b.attn, c.ratio[l]
             if b.engram:
                 e = F.embedding(rows[c.engram_layer_ids.index(l)].flatten(0, 1), W.rows8(b.e_table)).flatten(1)
-                h = ops.k_engram(h, F.linear(e, W.fp8(b.e_wkv)), b.e_q, b.e_k)
+                h = ops.k_engram(h, F.linear(self.drop(e), W.fp8(b.e_wkv)), b.e_q, b.e_k)
             if want_taps and l in c.dspark_target_layer_ids:
                 taps.append(h.float().mean(1).to(BF).view(B, S, -1))
             pre_attn, post, comb = b.mixes(h, "attn")
@@ -186,12 +190,12 @@ class Backbone(nn.Module):
             if ratio:
                 index_loss.add(q, entries[owner], lse)
             y = a.out(o.transpose(1, 2).reshape(T, c.H, c.hd), lse.transpose(1, 2).reshape(T, c.H), cos, sin, W)
-            h = ops.k_expand(h, y, post, comb)
+            h = ops.k_expand(h, self.drop(y), post, comb)
             pre_next, post, comb = b.mixes(h, "ffn")
             x, xq = ops.k_collapse_norm(h, pre_attn, b.ffn_norm, quant)
             y, load = b.ffn(x, xq, W)
             loads.append(load)
-            h = ops.k_expand(h, y, post, comb)
+            h = ops.k_expand(h, self.drop(y), post, comb)
             pre = pre_next
         _, z = ops.k_collapse_norm_u(h, pre, self.norm)
         return z.view(B, S, -1), dict(load=torch.stack(loads), kl=index_loss.total(), taps=torch.cat(taps, -1) if taps else None)

@@ -40,6 +40,8 @@ def parser(**kw):
     ap.add_argument("--lengths", type=int, nargs=3, default=[1024, 2048, 4096], help="phase A, phase B, long steps of phase B")
     ap.add_argument("--long", type=float, default=0.15, help="share of the long steps")
     ap.add_argument("--lr", type=float, default=3e-3)
+    ap.add_argument("--dropout", type=float, default=0.1)
+    ap.add_argument("--eval-every", type=float, default=60, help="seconds between held-out losses; their time does not count")
     ap.add_argument("--warm", action="store_true", help="compile everything with two steps of each kind, keep nothing")
     ap.add_argument("--profile", action="store_true")
     return ap
@@ -56,6 +58,7 @@ class Trainer:
         torch.manual_seed(20261129)
         self.net = Backbone(self.raw).to(self.dev)
         self.c = self.net.c
+        self.net.dropout = args.dropout
         table, n = compressed_token_map(Tokenizer.from_file(args.tokenizer))
         assert n == self.c.engram_compressed_vocab_size, "config.json belongs to another tokenizer"
         self.hash = EngramHash(self.c, table, self.dev)
@@ -108,6 +111,7 @@ class Trainer:
     def validate(self, S, exact, batches):
         """held-out loss per stream; with gradients on, so that nothing is compiled again"""
         out, rng = {}, np.random.default_rng(7)
+        self.net.dropout = 0.0
         for name in self.held.streams:
             total = 0.0
             for _ in range(batches):
@@ -115,6 +119,7 @@ class Trainer:
                 seg = torch.zeros(S, dtype=torch.int32, device=self.dev) if exact else None
                 total += float(self.loss(x, y, exact, seg, self.sample_queries(S))[0].detach())
             out[name] = total / batches
+        self.net.dropout = self.args.dropout
         return out
 
     def step(self, S, mix, exact, lr, replay, queries=True):
@@ -145,6 +150,7 @@ class Trainer:
         sums, seen, since, last_save = torch.zeros(2, device=self.dev), 0, time.time(), time.time()
         load_sum, first, good = 0, set(), None
         elapsed, stop = self.ranks.agree(clock.elapsed()), False
+        next_eval = elapsed + self.args.eval_every
         while elapsed < seconds and not stop:
             lr = lr_of(min(1.0, elapsed / seconds), p["step"])
             S, mix, queries = pick(p["step"])
@@ -162,6 +168,11 @@ class Trainer:
             if p["step"] % self.check_every == 0:
                 self.synchronize()
                 elapsed, stop = self.ranks.agree(clock.elapsed()), self.ranks.agree(float(clock.out_of_time())) > 0
+            if elapsed >= next_eval and not self.args.warm:              # over-fitting must be seen while it can be stopped
+                begin = time.time()
+                self.log(phase=phase, step=p["step"], tokens=p["tokens"], val=self.validate(S, exact, 1))
+                clock.pause(time.time() - begin)
+                next_eval = elapsed + self.args.eval_every
             if p["step"] % log_every == 0:
                 mean = (self.ranks.sum(sums.clone()) / self.ranks.world / seen).tolist()
                 skew = load_sum.max(-1).values / load_sum.mean(-1)

@@ -41,6 +41,7 @@ class DraftTrainer:
     def __init__(self, args):
         self.args, self.base = args, Trainer(args)
         t = self.base
+        t.net.dropout = 0.0                                                  # it is frozen
         if t.progress["phase"] != "done":
             t.log(msg="the backbone has not finished its phases", **t.progress)
         self.ranks, self.log, self.dev, self.c = t.ranks, t.log, t.dev, t.c
