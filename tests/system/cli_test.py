@@ -161,8 +161,10 @@ class Run(Case):
         self.ok("run", "--context", "64", "Hello")
 
     def test_time_is_a_limit(self):
+        # An answer that cannot end before.
+        schema = self.file("schema", json.dumps({"type": "array", "items": {"type": "boolean"}, "minItems": 15000}))
         result = self.fails(FAILURE, "run", "--timeout", "1.5", "--max-tokens", "16000",
-                            "--temperature", "5", "Hello", says="deadline")
+                            "--json-schema", schema, "Hello", says="deadline")
         self.assertNotEqual(result.stdout.strip(), "")  # as far as it went
 
     def test_constraints(self):
