@@ -6,6 +6,7 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -108,10 +109,17 @@ double flop_rate(double per_round, void (*rounds)()) {
   return flops / best_seconds([&] { bench_team().run([&](int, int) { rounds(); }); });
 }
 
+// Rank 0 waits until everybody has come: a run by itself waits for nobody.
 double barrier_seconds() {
   constexpr int kRuns = 2000;
   return best_seconds([] {
-           for (int i = 0; i < kRuns; ++i) bench_team().run([](int, int) {});
+           for (int i = 0; i < kRuns; ++i) {
+             std::atomic<int> here = 0;
+             bench_team().run([&](int rank, int size) {
+               here.fetch_add(1);
+               while (rank == 0 && here.load() < size) continue;
+             });
+           }
          }) /
          kRuns;
 }
