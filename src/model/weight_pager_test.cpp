@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 namespace tidemill {
@@ -69,17 +71,18 @@ TEST(WeightPager, WhatHasNoRoomIsUsedFromTheMapping) {
   acquire_and_check(*pager, 1, {5, 4, 3});
 }
 
-// Whether a prediction comes in time is the disk's matter; that it is right, is not.
+// Experts that were hot and had to make room are read again before their layer's turn. Whether that
+// is done in time is the machine's matter, so there are many tries.
 TEST(WeightPager, TheNextLayersExpertsAreReadAhead) {
-  const auto pager = pager_of(12);
-  for (int step = 0; step < 50; ++step) {
-    for (int64_t layer = 0; layer < 3; ++layer) {
-      acquire_and_check(*pager, layer, {static_cast<int32_t>(layer), 6, 7});
-    }
+  const auto pager = pager_of(6);
+  for (int round = 0; round < 10; ++round) acquire_and_check(*pager, 1, {3, 4, 5});
+  for (int attempt = 0; attempt < 100 && pager->counters().predicted == 0; ++attempt) {
+    acquire_and_check(*pager, 2, {0, 1, 2, 6, 7, 8});
+    acquire_and_check(*pager, 0, {9});
+    std::this_thread::sleep_for(std::chrono::milliseconds(attempt));
+    acquire_and_check(*pager, 1, {3, 4, 5});
   }
-  const WeightPager::Counters& c = pager->counters();
-  EXPECT_EQ(c.hits + c.misses, 3 * 3 * 50);
-  EXPECT_LE(c.misses, 9);
+  EXPECT_GT(pager->counters().predicted, 0);
 }
 
 TEST(WeightPager, AnyOrderGivesTheSameWeights) {
