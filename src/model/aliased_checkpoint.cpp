@@ -1,7 +1,5 @@
 #include "model/aliased_checkpoint.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "base/formats.h"
+#include "base/huge_memory.h"
 #include "model/bind_weights.h"
 
 namespace tidemill {
@@ -50,13 +49,6 @@ struct Part {
     return at;
   }
 };
-
-std::shared_ptr<std::byte> map_memory(size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  ::madvise(memory, bytes, MADV_HUGEPAGE);  // a request: small pages will do
-  return {static_cast<std::byte*>(memory), [bytes](std::byte* p) { ::munmap(p, bytes); }};
-}
 
 uint64_t next_random(uint64_t& state) {  // xorshift64
   state ^= state << 13;
@@ -138,7 +130,7 @@ Result<Checkpoint> aliased_checkpoint(const Config& config, const Topology& topo
     total += part.size;
   }
 
-  const std::shared_ptr<std::byte> memory = map_memory(total);
+  const std::shared_ptr<std::byte> memory = map_huge_memory(total);
   if (memory == nullptr) {
     return fail(ErrorCode::kOutOfMemory, "no {} bytes for weights; give fewer", total);
   }

@@ -1,7 +1,6 @@
 #include "model/weight_pager.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "base/huge_memory.h"
 #include "base/log.h"
 
 namespace tidemill {
@@ -34,15 +34,6 @@ int64_t code_bytes(const Matrix& m) { return m.rows * m.row_bytes(); }
 int64_t bytes_of(const Matrix& m) { return code_bytes(m) + scale_bytes(m); }
 int64_t bytes_of(const ExpertWeights& e) {
   return bytes_of(e.w1) + bytes_of(e.w3) + bytes_of(e.w2);
-}
-
-std::shared_ptr<std::byte> map_memory(int64_t bytes) {
-  void* memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  ::madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  return {static_cast<std::byte*>(memory),
-          [bytes](std::byte* p) { ::munmap(p, static_cast<size_t>(bytes)); }};
 }
 
 struct Piece {  // codes or scales of one matrix of an expert
@@ -121,7 +112,7 @@ class WeightPager::Impl {
       }
     }
     slots_.resize(static_cast<size_t>(std::min(slots, count)));
-    memory_ = map_memory(static_cast<int64_t>(slots_.size()) * slot_bytes_);
+    memory_ = map_huge_memory(slots_.size() * static_cast<size_t>(slot_bytes_));
     if (memory_ == nullptr) {
       return fail(ErrorCode::kOutOfMemory, "no memory for {} experts of {} bytes", slots_.size(),
                   slot_bytes_);

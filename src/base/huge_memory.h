@@ -1,0 +1,13 @@
+// Large memory that is filled as it is used, in huge pages where the system gives them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace tidemill {
+
+// Zero bytes, aligned to a page; null when the system refuses. Pages come with their first use, so
+// asking for more than there is may succeed here.
+std::shared_ptr<std::byte> map_huge_memory(size_t bytes);
+
+}  // namespace tidemill
