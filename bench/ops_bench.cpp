@@ -54,7 +54,8 @@ OwnedMatrix random_matrix(WeightFormat format, int64_t rows, int64_t cols) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    byte = static_cast<uint8_t>(state) & 0xBF;  // no NaN code
+    // FP8 codes of 2^-3 to 2, and subnormal as often as among normally distributed weights
+    byte = static_cast<uint8_t>((state & 0x9F) | ((state >> 20) % 8192 == 0 ? 0 : 0x20));
   }
   if (format == WeightFormat::kBf16) {  // magnitudes from 2^-17 to 2^-2
     for (size_t i = 1; i < m.data.size(); i += 2) m.data[i] = (m.data[i] & 0x87) | 0x38;

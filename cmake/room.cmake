@@ -25,7 +25,7 @@ function(tidemill_room name)
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512}")
       elseif(source MATCHES "_avx512bf16\\.cpp$")
         set_source_files_properties(${source} PROPERTIES
-          COMPILE_OPTIONS "${avx512};-mavx512bf16")
+          COMPILE_OPTIONS "${avx512};-mavx512bf16;-mavx512vbmi")
       endif()
     endforeach()
   else()

@@ -56,13 +56,17 @@ uint64_t next_random(uint64_t& state) {  // xorshift64
   return state ^= state << 17;
 }
 
-// Rows of FP8 codes below 2 in magnitude and FP4 codes with a scale of 2^-7 have about unit
-// products at the usual widths.
+// Rows of FP8 codes from 2^-3 to 2 in magnitude and FP4 codes with a scale of 2^-7 have about unit
+// products at the usual widths. One FP8 code in 8,192 is subnormal, as of normally distributed
+// weights: kernels may be slower there.
 void fill_codes(std::span<std::byte> part) {
-  constexpr uint64_t kBelowTwo = 0xBFBFBFBFBFBFBFBFu;  // and no NaN
+  constexpr uint64_t kSignAndMantissa = 0x8787878787878787u;
+  constexpr uint64_t kExponent = 0x2020202020202020u;  // and two random bits
   uint64_t state = 88172645463325252u;
   for (size_t i = 0; i + 8 <= part.size(); i += 8) {
-    const uint64_t codes = next_random(state) & kBelowTwo;
+    uint64_t codes = (next_random(state) & (kSignAndMantissa | kExponent >> 1 | kExponent >> 2));
+    codes |= kExponent;
+    if (next_random(state) % 1024 == 0) codes &= ~uint64_t{0x78};
     std::memcpy(part.data() + i, &codes, 8);
   }
 }

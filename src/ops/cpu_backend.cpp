@@ -22,7 +22,8 @@ bool cpu_supports(CpuIsa isa) {
                     __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  const bool bf16 = __builtin_cpu_supports("avx512bf16");
+  // Cooper Lake has the one without the other; it takes the table without BF16.
+  const bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
     case CpuIsa::kAvx512Bf16:
       return avx2 && avx512 && bf16;

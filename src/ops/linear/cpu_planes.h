@@ -22,6 +22,9 @@ struct Planes : S {
   static constexpr int kTileTokens = kRegisters == 1 ? 6 : 3;
   static constexpr int kDecodeTokens = kRegisters == 1 ? 6 : 4;
 
+  template <WeightFormat kFormat>
+  static constexpr bool kInHalves = false;
+
   static void planes(const Element* p, F& odd, F& even) {
     odd = S::load(p);
     even = S::load(p + 16);

@@ -82,6 +82,51 @@ struct Tile {
   bool first() const { return k == 0; }
 };
 
+// The rows of a tile, a block of 32 columns at a time.
+template <WeightFormat kFormat, int kRows>
+class TileRows {
+ public:
+  static constexpr int64_t kBlockBytes = TileWeights<kFormat>::kBlockBytes;
+
+  // Asks for what lies `ahead` bytes after the block it stands at.
+  TileRows(TileWeights<kFormat> w, bool one_row, int64_t ahead)
+      : data_{w.data}, scales_{w.scales}, stride_(w.stride), scale_stride_(w.scale_stride) {
+    if (one_row) stride_ = scale_stride_ = 0;
+    data_[1] = data_[0] + 4 * stride_;
+    scales_[1] = scales_[0] + 4 * scale_stride_;
+    // Rows beyond the fourth have pointers of their own, which the compiler must not see through: 8
+    // addresses from few registers.
+    asm("" : "+r"(data_[1]), "+r"(scales_[1]));
+    for (int64_t i = 0; i < kTurns; ++i) asked_[i] = ahead + i * kAsked % kRows * stride_;
+  }
+
+  const uint8_t* data(int r) const { return data_[r / 4] + r % 4 * stride_; }
+  const uint8_t* scale(int r) const { return scales_[r / 4] + r % 4 * scale_stride_; }
+  template <class S>
+  void prefetch(int64_t block) const {
+    const uint8_t* next = data_[0] + asked_[block % kTurns];
+#pragma GCC unroll 16
+    for (int r = 0; r < kAsked; ++r) S::prefetch(next + r * stride_);
+  }
+  void next_block() {
+    for (int i = 0; i < 2; ++i) {
+      data_[i] += kBlockBytes;
+      ++scales_[i];
+    }
+  }
+
+ private:
+  // The blocks of columns that share a line of 64 bytes take turns in asking for it.
+  static constexpr int64_t kTurns = kBlockBytes < 64 ? 64 / kBlockBytes : 1;
+  static constexpr int kAsked = kRows > kTurns ? kRows / kTurns : 1;
+
+  const uint8_t* data_[2];
+  const uint8_t* scales_[2];
+  int64_t stride_;
+  int64_t scale_stride_;
+  int64_t asked_[kTurns];
+};
+
 // Finishes the sums of the tile for the tokens from `token` on.
 template <class M, int kTokens, int kRows>
 void store_sums(const MatmulArgs& a, const Tile<M, kTokens, kRows>& tile, int64_t token) {
@@ -118,6 +163,29 @@ struct Kept {
   int64_t stride = 0;
 };
 
+// multiply_stored for one token and ordinary scales, from column 0 on, in half registers.
+template <class M, WeightFormat kFormat, int kRows>
+void multiply_halves(TileRows<kFormat, kRows> rows, const Tile<M, 1, kRows>& tile) {
+  using Halves = typename M::Halves;
+  typename Halves::F sum[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) sum[r] = Halves::zero();
+  for (int64_t block = 0; block < tile.n / 32; ++block, rows.next_block()) {
+    rows.template prefetch<typename M::Float>(block);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const auto* x = tile.x[0] + block * 32 + 16 * half;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        sum[r].half[half] = Halves::multiply_add(
+            Halves::widen(rows.data(r) + 8 * half, *rows.scale(r)), x, sum[r].half[half]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) tile.sum[0][r] = Halves::whole(sum[r]);
+}
+
 // Widens the rows in registers, and keeps them if told to. Returns whether they are ordinary; if
 // not, the sums are as before. Prefetches what lies `ahead` bytes after the rows.
 template <class M, WeightFormat kFormat, bool kKeep, int kTokens, int kRows>
@@ -126,13 +194,13 @@ bool multiply_stored(const MatmulArgs& a, const Tile<M, kTokens, kRows>& tile, K
   using S = typename M::Float;
   using Vector = typename M::Vector;
   constexpr bool kFused = kFormat != WeightFormat::kF32;
-  constexpr int64_t kBlockBytes = TileWeights<kFormat>::kBlockBytes;
-  // The blocks of columns that share a line of 64 bytes take turns in asking for it.
-  constexpr int64_t kTurns = kBlockBytes < 64 ? 64 / kBlockBytes : 1;
-  constexpr int kAsked = kRows > kTurns ? kRows / kTurns : 1;
-  TileWeights<kFormat> w(*a.w, tile.row, tile.k);
-  if (!w.template ordinary_scales<typename M::Float>(tile.rows, tile.n)) return false;
-  if (tile.rows < kRows) w.stride = w.scale_stride = 0;
+  const TileWeights<kFormat> w(*a.w, tile.row, tile.k);
+  if (!w.template ordinary_scales<S>(tile.rows, tile.n)) return false;
+  TileRows<kFormat, kRows> rows(w, tile.rows < kRows, ahead);
+  if constexpr (!kKeep && kTokens == 1 && M::template kInHalves<kFormat>) {
+    multiply_halves<M>(rows, tile);
+    return true;
+  }
 
   typename M::Seen seen;
   const typename M::Element* x[kTokens];
@@ -143,21 +211,11 @@ bool multiply_stored(const MatmulArgs& a, const Tile<M, kTokens, kRows>& tile, K
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) sum[t][r] = tile.first() ? S::zero() : tile.sum[t][r];
   }
-  for (int64_t block = 0; block < tile.n / 32; ++block) {
-    const uint8_t* data = w.data + block * kBlockBytes;
-    const uint8_t* scales = w.scales + block;
-    const uint8_t* next = data + ahead + block % kTurns * kAsked % kRows * w.stride;
-#pragma GCC unroll 16
-    for (int r = 0; r < kAsked; ++r) M::Float::prefetch(next + r * w.stride);
+  for (int64_t block = 0; block < tile.n / 32; ++block, rows.next_block()) {
+    rows.template prefetch<S>(block);
     if constexpr (M::kVectors == 1) {
       Vector wide[kRows][1];
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const int64_t half = r / 4 * 4;  // two bases: 8 addresses from few registers
-        M::template widen<kFormat>(data + half * w.stride + r % 4 * w.stride,
-                                   scales + half * w.scale_stride + r % 4 * w.scale_stride, wide[r],
-                                   seen);
-      }
+      M::template widen_rows<kFormat>(rows, wide, seen);
       if constexpr (kKeep) {
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
@@ -176,7 +234,7 @@ bool multiply_stored(const MatmulArgs& a, const Tile<M, kTokens, kRows>& tile, K
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         Vector wide[M::kVectors];
-        M::template widen<kFormat>(data + r * w.stride, scales + r * w.scale_stride, wide, seen);
+        M::template widen<kFormat>(rows.data(r), rows.scale(r), wide, seen);
         if constexpr (kKeep) {
 #pragma GCC unroll 4
           for (int v = 0; v < M::kVectors; ++v) {
