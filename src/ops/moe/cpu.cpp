@@ -56,11 +56,18 @@ void CpuBackend::experts(const ExpertsArgs& a) {
   const auto slots = static_cast<int64_t>(work.token.size());
   const auto groups = static_cast<int64_t>(work.groups.size());
   Activations kind;
-  const TokenRows x = prepare(a.x, true, x_, kind);  // Q8 always fits
-  const int64_t stride = prepared_stride(inter);
+  TokenRows x = prepare(a.x, true, x_, kind);  // Q8 always fits
+  x.index = work.token.data();
+  std::vector<int64_t> begin;
+  for (const Assignments::Group& group : work.groups) begin.push_back(group.begin);
+  begin.push_back(slots);
+  x = pack(x, hidden, begin);
+  const bool tiles = kernels_.pack != nullptr;
+  const int64_t element = kernels_.activation_bytes;
+  const int64_t stride = tiles ? inter * element : prepared_stride(inter);
   std::byte* activations = hidden_.bytes(slots * stride);
   constexpr int64_t kPanel = kTokensAtOnce * kBlock;  // floats
-  constexpr int64_t kThreadBytes = kMatmulScratch + 2 * kPanel * int64_t{sizeof(float)};
+  constexpr int64_t kThreadBytes = kMatmulScratch + 3 * kPanel * int64_t{sizeof(float)};
   std::byte* thread_memory = thread_.bytes(context_.team.size() * kThreadBytes);
   const int64_t bytes = slots * inter * hidden / 2;
 
@@ -80,11 +87,10 @@ void CpuBackend::experts(const ExpertsArgs& a) {
     std::byte* scratch = thread_memory + rank * kThreadBytes;
     auto* g = reinterpret_cast<float*>(scratch + kMatmulScratch);
     float* u = g + kPanel;
+    auto* rows = reinterpret_cast<std::byte*>(u + kPanel);  // before they are packed
     in_parts(group, [&](int64_t slot, int64_t count) {
       MatmulArgs m{.w = &group.expert->w1, .row_begin = channel, .row_end = channel + kBlock};
-      m.x = x;
-      m.x.count = count;
-      m.x.index = work.token.data() + slot;
+      m.x = x.part(slot, count);
       m.ordinary_x = kind == Activations::kOrdinary;
       m.scratch = scratch;
       m.y = g;
@@ -93,13 +99,18 @@ void CpuBackend::experts(const ExpertsArgs& a) {
       m.w = &group.expert->w3;
       m.y = u;
       kernels_.matmul(m);
+      std::byte* out = tiles ? rows : activations + slot * stride + channel * element;
+      const int64_t out_stride = tiles ? kBlock * element : stride;
       for (int64_t i = 0; i < count; ++i) {
-        if (!kernels_.swiglu(
-                g + i * kBlock, u + i * kBlock, a.swiglu_limit,
-                work.weight[static_cast<size_t>(slot + i)],
-                activations + (slot + i) * stride + channel * kernels_.activation_bytes)) {
+        if (!kernels_.swiglu(g + i * kBlock, u + i * kBlock, a.swiglu_limit,
+                             work.weight[static_cast<size_t>(slot + i)], out + i * out_stride)) {
           ordinary.store(false, std::memory_order_relaxed);
         }
+      }
+      for (int64_t i = 0; tiles && i < count; i += kTokenTile) {
+        const int64_t n = std::min(kTokenTile, count - i);
+        kernels_.pack({.data = out + i * out_stride, .stride = out_stride, .count = n}, kBlock,
+                      activations + (slot + i) * stride + channel * element * n);
       }
     });
   });
