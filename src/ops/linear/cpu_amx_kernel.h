@@ -1,7 +1,7 @@
 // Kernel of cpu_matmul.h over tile registers T (simd/amx.h).
 //
-// 32 rows of weights are widened a few hundred columns at a time and stay in L1 while all tokens of
-// the call pass by; meanwhile the columns that follow are widened, a share with every tile, so that
+// 32 rows of weights are widened a chunk of columns at a time and stay in L1 while all tokens of
+// the call pass by; meanwhile the chunk that follows is widened, a share with every tile, so that
 // the vector units work beside the matrix unit. Sums stay in their registers if there are two tiles
 // of tokens at most. Rows that are not ordinary are computed again, one by one.
 #pragma once
@@ -13,13 +13,15 @@
 namespace tidemill {
 namespace {
 
-// Of 32 columns. What is read of a chunk, 16 KiB of weights and as much of two tiles of tokens,
-// lies in L1 together with the next one's share.
-inline constexpr int64_t kChunkBlocks = 8;
-inline constexpr int64_t kWidenedBlocks = 2 * kChunkBlocks;  // a ring: the chunk in use, the next
-inline constexpr int64_t kBlockOfRows = 2 * kTileBytes;      // 32 rows x 32 columns
-static_assert(kWidenedBlocks * kBlockOfRows + kAmxTokens / kTileSide * 2 * kTileBytes <=
-              kMatmulScratch);
+// Of many tokens, what is read of a chunk, 16 KiB of weights and as much of two tiles of tokens,
+// lies in L1. Of few, memory sets the pace: it is read in longer runs. Either way in strips of some
+// rows, a few streams at a time, asking for the strip that follows.
+inline constexpr int64_t kChunkColumns = 256;
+inline constexpr int64_t kChunkRun = 640;  // bytes of a row
+inline constexpr int64_t kLargestChunk = 1280;
+inline constexpr int64_t kStrip = 8;
+inline constexpr int64_t kAmxSums = 2 * kAmxTokens / kTileSide * kTileBytes;
+static_assert(2 * kAmxRows * (2 * kLargestChunk + kTileLine) + kAmxSums <= kMatmulScratch);
 
 // Which shape the tile registers have now; a change empties them.
 template <class T>
@@ -52,17 +54,21 @@ class TileProduct {
         rows_(rows),
         token_(token),
         tokens_(tokens),
-        pairs_((tokens + 2 * kTileSide - 1) / (2 * kTileSide)) {}
+        pairs_((tokens + 2 * kTileSide - 1) / (2 * kTileSide)),
+        chunk_(chunk(pairs_ > 1 ? kChunkColumns / kTileColumns : kChunkRun / kBytes)) {}
 
   void run(CurrentShape<T>& shape) {
     ordinary_ = 0;
     if (a_.ordinary_x) {
       const bool scales = w_.template ordinary_scales<Avx512>(rows_, a_.w->cols);
-      for (int64_t block = 0; block < blocks_ && block < kChunkBlocks; ++block) {
-        widen(block, 0, rows_);
-      }
-      for (int64_t begin = 0; begin < blocks_; begin += kChunkBlocks) {
-        if (begin + kChunkBlocks >= blocks_) ordinary_ = ordinary_rows(scales);
+      start_widening(0);
+      for (int64_t step = widening_steps(); step > 0; --step) widen_step();
+      for (int64_t begin = 0; begin < blocks_; begin += chunk_) {
+        if (chunk_end(begin) < blocks_) {
+          start_widening(chunk_end(begin));
+        } else {
+          ordinary_ = ordinary_rows(scales);
+        }
         for (int64_t pair = 0; pair < pairs_; ++pair) multiply_pair(shape, begin, pair);
       }
     }
@@ -75,12 +81,20 @@ class TileProduct {
   using M = Avx512Bf16;
   static constexpr int64_t kBytes = TileWeights<kFormat>::kBlockBytes;
 
-  std::byte* widened(int64_t block) const {
-    return a_.scratch + block % kWidenedBlocks * kBlockOfRows;
-  }
   // Of a pair of token tiles, in the order of the registers.
-  std::byte* sums(int64_t pair) const {
-    return a_.scratch + kWidenedBlocks * kBlockOfRows + pair * 4 * kTileBytes;
+  std::byte* sums(int64_t pair) const { return a_.scratch + pair * 4 * kTileBytes; }
+  // Row 0 of the chunk that begins with this block; its rows begin in different cache sets.
+  std::byte* widened(int64_t begin) const {
+    return a_.scratch + kAmxSums + begin / chunk_ % 2 * kAmxRows * widened_stride();
+  }
+  int64_t widened_stride() const { return (chunk_ + 1) * kTileLine; }
+  // Blocks of a chunk, so that there are few of about the same size.
+  int64_t chunk(int64_t most) const {
+    const int64_t chunks = (blocks_ + most - 1) / most;
+    return (blocks_ + chunks - 1) / chunks;
+  }
+  int64_t chunk_end(int64_t begin) const {
+    return begin + chunk_ < blocks_ ? begin + chunk_ : blocks_;
   }
   int64_t tile_tokens(int64_t tile) const {
     const int64_t left = tokens_ - tile * kTileSide;
@@ -91,30 +105,67 @@ class TileProduct {
            a_.x.column / kTileColumns * kTileLine * tile_tokens(i);
   }
 
-  // 32 columns of the rows [begin, end).
-  void widen(int64_t block, int64_t begin, int64_t end) {
-    const uint8_t* data = w_.data + block * kBytes;
-    const uint8_t* scales = w_.scales + block;
-    const int64_t ahead = block % (kTileLine / kBytes) == 0 ? prefetch_distance(block) : 0;
-    auto* to = reinterpret_cast<uint16_t*>(widened(block));
+  // The chunk that is being widened: next the columns of `block` of the strip.
+  struct Widening {
+    int64_t begin = 0;
+    int64_t end = 0;
+    int64_t strip = 0;
+    int64_t block = 0;
+    int64_t ahead = 0;  // bytes to the strip that follows
+    int64_t due = 0;    // of a step, in tiles
+  };
+  void start_widening(int64_t begin) {
+    next_ = {.begin = begin, .end = chunk_end(begin), .strip = 0, .block = begin};
+    next_.ahead = prefetch_distance();
+  }
+  // The strip that follows may be of the next chunk or of the rows below.
+  int64_t prefetch_distance() const {
+    if (next_.strip + kStrip < rows_) return kStrip * w_.stride;
+    if (next_.end < blocks_) return (next_.end - next_.begin) * kBytes - next_.strip * w_.stride;
+    if (row_ + rows_ == a_.row_end) return 0;
+    return (rows_ - next_.strip) * w_.stride - next_.begin * kBytes;
+  }
+  int64_t widening_steps() const {
+    return (rows_ + kStrip - 1) / kStrip * (next_.end - next_.begin);
+  }
+  void widen_step() {
+    const int64_t left = rows_ - next_.strip;
+    if (left >= kStrip) {
+      widen<true>(kStrip);
+    } else {
+      widen<false>(left);
+    }
+    if (++next_.block < next_.end) return;
+    next_.block = next_.begin;
+    next_.strip += kStrip;
+    next_.ahead = prefetch_distance();
+  }
+  template <bool kWhole>
+  void widen(int64_t rows) {
+    if constexpr (kWhole) rows = kStrip;  // a known length
+    constexpr int64_t kPerLine = kBytes < kTileLine ? kTileLine / kBytes : 1;
+    const uint8_t* data = w_.data + next_.strip * w_.stride + next_.block * kBytes;
+    const uint8_t* scales = w_.scales + next_.strip * w_.scale_stride + next_.block;
+    const int64_t stride = widened_stride();
+    std::byte* to =
+        widened(next_.begin) + next_.strip * stride + (next_.block - next_.begin) * kTileLine;
+    for (int64_t r = next_.block % kPerLine; r < rows; r += kPerLine) {  // who shares a line
+      Avx512::prefetch(data + r * w_.stride + next_.ahead);              // takes turns
+    }
     typename M::Seen seen = seen_;
     uint8_t scale = *scales;
-#pragma GCC unroll 4
-    for (int64_t r = begin; r < end; ++r) {
-      if (ahead != 0) Avx512::prefetch(data + r * w_.stride + ahead);
-      if constexpr (kFormat == WeightFormat::kFp4Row) scale = scales[r * w_.scale_stride];
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t half = r / 4 * 4;  // two bases: 8 addresses from few registers
+      const int64_t rest = r % 4;
+      if constexpr (kFormat == WeightFormat::kFp4Row) {
+        scale = scales[half * w_.scale_stride + rest * w_.scale_stride];
+      }
       __m512i wide[1];
-      M::template widen<kFormat>(data + r * w_.stride, &scale, wide, seen);
-      M::store_register(to + r * kTileColumns, wide[0]);
+      M::template widen<kFormat>(data + half * w_.stride + rest * w_.stride, &scale, wide, seen);
+      M::store_register(reinterpret_cast<uint16_t*>(to + half * stride + rest * stride), wide[0]);
     }
     seen_ = seen;
-  }
-  // Bytes to what will be widened two chunks later, in these rows or in those below; 0: nothing.
-  int64_t prefetch_distance(int64_t block) const {
-    constexpr int64_t kAhead = 2 * kChunkBlocks;
-    if (block + kAhead < blocks_) return kAhead * kBytes;
-    if (row_ + kAmxRows < a_.row_end) return (kAmxRows - 1) * w_.stride + kAhead * kBytes;
-    return 0;
   }
 
   // Which rows are ordinary: all, or those that are when looked at alone.
@@ -148,14 +199,16 @@ class TileProduct {
   // The chunk of columns that begins with this block, by a pair of token tiles.
   template <int kRowTiles, int kTokenTiles>
   void multiply(int64_t begin, int64_t pair) {
-    const int64_t end = begin + kChunkBlocks < blocks_ ? begin + kChunkBlocks : blocks_;
+    const int64_t end = chunk_end(begin);
     // One token: 16 rows without gaps, in the product and in its result.
     const int64_t stride[2] = {4 * tile_tokens(2 * pair), 4 * tile_tokens(2 * pair + 1)};
     const int64_t step[2] = {stride[0] * kTileSide, stride[1] * kTileSide};
     const std::byte* x[2] = {tile(2 * pair) + begin * step[0],
                              kTokenTiles == 2 ? tile(2 * pair + 1) + begin * step[1] : nullptr};
-    const int64_t row_begin = rows_ * pair / pairs_;
-    const int64_t row_end = rows_ * (pair + 1) / pairs_;
+    // Steps of widening are spread evenly over all tiles of the chunk.
+    const int64_t tiles = pairs_ * (end - begin);
+    const int64_t steps = end < blocks_ ? widening_steps() : 0;
+    const std::byte* w = widened(begin);
 
     if (begin == 0) {
       for_each_sum<kRowTiles, kTokenTiles>([&]<int kSum>() { T::template zero<kSum>(); });
@@ -165,8 +218,7 @@ class TileProduct {
       });
     }
     for (int64_t block = begin; block < end; ++block) {
-      const std::byte* w = widened(block);
-      T::template load<kWeights>(w, kTileLine);
+      T::template load<kWeights>(w, widened_stride());
       T::template load<kTokens>(x[0], stride[0]);
       T::template multiply<kSums, kWeights, kTokens>();
       x[0] += step[0];
@@ -176,12 +228,13 @@ class TileProduct {
         x[1] += step[1];
       }
       if constexpr (kRowTiles == 2) {
-        T::template load<kWeights + 1>(w + kTileBytes, kTileLine);
+        T::template load<kWeights + 1>(w + kTileSide * widened_stride(), widened_stride());
         T::template multiply<kSums + 2, kWeights + 1, kTokens>();
         if constexpr (kTokenTiles == 2)
           T::template multiply<kSums + 3, kWeights + 1, kTokens + 1>();
       }
-      if (block + kChunkBlocks < blocks_) widen(block + kChunkBlocks, row_begin, row_end);
+      w += kTileLine;
+      for (next_.due += steps; next_.due >= tiles; next_.due -= tiles) widen_step();
     }
     if (end < blocks_ && pairs_ == 1) return;
     for_each_sum<kRowTiles, kTokenTiles>([&]<int kSum>() {
@@ -252,6 +305,8 @@ class TileProduct {
   const int64_t token_;
   const int64_t tokens_;
   const int64_t pairs_;  // of token tiles
+  const int64_t chunk_;  // blocks
+  Widening next_;
   typename M::Seen seen_;
   uint32_t ordinary_ = 0;  // one bit a row, known before the last chunk
 };
