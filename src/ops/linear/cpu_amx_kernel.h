@@ -8,20 +8,13 @@
 
 #include "ops/cpu_kernels.h"
 #include "ops/linear/cpu_amx_pack_kernel.h"
-#include "ops/linear/cpu_tile_kernel.h"
+#include "ops/linear/cpu_amx_widen_kernel.h"
 
 namespace tidemill {
 namespace {
 
-// Of many tokens, what is read of a chunk, 16 KiB of weights and as much of two tiles of tokens,
-// lies in L1. Of few, memory sets the pace: it is read in longer runs. Either way in strips of some
-// rows, a few streams at a time, asking for the strip that follows.
-inline constexpr int64_t kChunkColumns = 256;
-inline constexpr int64_t kChunkRun = 640;  // bytes of a row
-inline constexpr int64_t kLargestChunk = 1280;
-inline constexpr int64_t kStrip = 8;
 inline constexpr int64_t kAmxSums = 2 * kAmxTokens / kTileSide * kTileBytes;
-static_assert(2 * kAmxRows * (2 * kLargestChunk + kTileLine) + kAmxSums <= kMatmulScratch);
+static_assert(kAmxSums + kWidenedBytes <= kMatmulScratch);
 
 // Which shape the tile registers have now; a change empties them.
 template <class T>
@@ -48,28 +41,29 @@ class TileProduct {
  public:
   TileProduct(const MatmulArgs& a, int64_t row, int64_t rows, int64_t token, int64_t tokens)
       : a_(a),
-        w_(*a.w, row, 0),
         blocks_(a.w->cols / kTileColumns),
         row_(row),
         rows_(rows),
         token_(token),
         tokens_(tokens),
         pairs_((tokens + 2 * kTileSide - 1) / (2 * kTileSide)),
-        chunk_(chunk(pairs_ > 1 ? kChunkColumns / kTileColumns : kChunkRun / kBytes)) {}
+        widened_(*a.w, row, rows, row + rows<a.row_end, pairs_> 1, a.scratch + kAmxSums) {}
 
   void run(CurrentShape<T>& shape) {
-    ordinary_ = 0;
     if (a_.ordinary_x) {
-      const bool scales = w_.template ordinary_scales<Avx512>(rows_, a_.w->cols);
-      start_widening(0);
-      for (int64_t step = widening_steps(); step > 0; --step) widen_step();
-      for (int64_t begin = 0; begin < blocks_; begin += chunk_) {
-        if (chunk_end(begin) < blocks_) {
-          start_widening(chunk_end(begin));
+      next_ = widened_.start(0);
+      for (int64_t step = widened_.steps(); step > 0; --step) widened_.step();
+      for (int64_t begin = 0; begin < blocks_; begin = widened_.end(begin)) {
+        const std::byte* chunk = next_;
+        const int64_t end = widened_.end(begin);
+        if (end < blocks_) {
+          next_ = widened_.start(end);
+          steps_ = widened_.steps();
         } else {
-          ordinary_ = ordinary_rows(scales);
+          steps_ = 0;
+          ordinary_ = widened_.ordinary_rows();
         }
-        for (int64_t pair = 0; pair < pairs_; ++pair) multiply_pair(shape, begin, pair);
+        for (int64_t pair = 0; pair < pairs_; ++pair) multiply_pair(shape, chunk, begin, pair);
       }
     }
     for (int64_t r = 0; r < rows_; ++r) {
@@ -78,24 +72,8 @@ class TileProduct {
   }
 
  private:
-  using M = Avx512Bf16;
-  static constexpr int64_t kBytes = TileWeights<kFormat>::kBlockBytes;
-
   // Of a pair of token tiles, in the order of the registers.
   std::byte* sums(int64_t pair) const { return a_.scratch + pair * 4 * kTileBytes; }
-  // Row 0 of the chunk that begins with this block; its rows begin in different cache sets.
-  std::byte* widened(int64_t begin) const {
-    return a_.scratch + kAmxSums + begin / chunk_ % 2 * kAmxRows * widened_stride();
-  }
-  int64_t widened_stride() const { return (chunk_ + 1) * kTileLine; }
-  // Blocks of a chunk, so that there are few of about the same size.
-  int64_t chunk(int64_t most) const {
-    const int64_t chunks = (blocks_ + most - 1) / most;
-    return (blocks_ + chunks - 1) / chunks;
-  }
-  int64_t chunk_end(int64_t begin) const {
-    return begin + chunk_ < blocks_ ? begin + chunk_ : blocks_;
-  }
   int64_t tile_tokens(int64_t tile) const {
     const int64_t left = tokens_ - tile * kTileSide;
     return left < kTileSide ? left < 0 ? 0 : left : kTileSide;
@@ -105,101 +83,21 @@ class TileProduct {
            a_.x.column / kTileColumns * kTileLine * tile_tokens(i);
   }
 
-  // The chunk that is being widened: next the columns of `block` of the strip.
-  struct Widening {
-    int64_t begin = 0;
-    int64_t end = 0;
-    int64_t strip = 0;
-    int64_t block = 0;
-    int64_t ahead = 0;  // bytes to the strip that follows
-    int64_t due = 0;    // of a step, in tiles
-  };
-  void start_widening(int64_t begin) {
-    next_ = {.begin = begin, .end = chunk_end(begin), .strip = 0, .block = begin};
-    next_.ahead = prefetch_distance();
-  }
-  // The strip that follows may be of the next chunk or of the rows below.
-  int64_t prefetch_distance() const {
-    if (next_.strip + kStrip < rows_) return kStrip * w_.stride;
-    if (next_.end < blocks_) return (next_.end - next_.begin) * kBytes - next_.strip * w_.stride;
-    if (row_ + rows_ == a_.row_end) return 0;
-    return (rows_ - next_.strip) * w_.stride - next_.begin * kBytes;
-  }
-  int64_t widening_steps() const {
-    return (rows_ + kStrip - 1) / kStrip * (next_.end - next_.begin);
-  }
-  void widen_step() {
-    const int64_t left = rows_ - next_.strip;
-    if (left >= kStrip) {
-      widen<true>(kStrip);
-    } else {
-      widen<false>(left);
-    }
-    if (++next_.block < next_.end) return;
-    next_.block = next_.begin;
-    next_.strip += kStrip;
-    next_.ahead = prefetch_distance();
-  }
-  template <bool kWhole>
-  void widen(int64_t rows) {
-    if constexpr (kWhole) rows = kStrip;  // a known length
-    constexpr int64_t kPerLine = kBytes < kTileLine ? kTileLine / kBytes : 1;
-    const uint8_t* data = w_.data + next_.strip * w_.stride + next_.block * kBytes;
-    const uint8_t* scales = w_.scales + next_.strip * w_.scale_stride + next_.block;
-    const int64_t stride = widened_stride();
-    std::byte* to =
-        widened(next_.begin) + next_.strip * stride + (next_.block - next_.begin) * kTileLine;
-    for (int64_t r = next_.block % kPerLine; r < rows; r += kPerLine) {  // who shares a line
-      Avx512::prefetch(data + r * w_.stride + next_.ahead);              // takes turns
-    }
-    typename M::Seen seen = seen_;
-    uint8_t scale = *scales;
-#pragma GCC unroll 8
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t half = r / 4 * 4;  // two bases: 8 addresses from few registers
-      const int64_t rest = r % 4;
-      if constexpr (kFormat == WeightFormat::kFp4Row) {
-        scale = scales[half * w_.scale_stride + rest * w_.scale_stride];
-      }
-      __m512i wide[1];
-      M::template widen<kFormat>(data + half * w_.stride + rest * w_.stride, &scale, wide, seen);
-      M::store_register(reinterpret_cast<uint16_t*>(to + half * stride + rest * stride), wide[0]);
-    }
-    seen_ = seen;
-  }
-
-  // Which rows are ordinary: all, or those that are when looked at alone.
-  uint32_t ordinary_rows(bool scales) const {
-    if (scales && M::template ordinary<kFormat>(seen_)) return ~0u;
-    uint32_t result = 0;
-    for (int64_t r = 0; r < rows_; ++r) {
-      const TileWeights<kFormat> row(*a_.w, row_ + r, 0);
-      typename M::Seen seen;
-      __m512i wide[1];
-      for (int64_t block = 0; block < blocks_; ++block) {
-        M::template widen<kFormat>(row.data + block * kBytes, row.scales + block, wide, seen);
-      }
-      const bool ordinary = row.template ordinary_scales<Avx512>(1, a_.w->cols) &&
-                            M::template ordinary<kFormat>(seen);
-      result |= uint32_t{ordinary} << r;
-    }
-    return result;
-  }
-
-  void multiply_pair(CurrentShape<T>& shape, int64_t begin, int64_t pair) {
+  void multiply_pair(CurrentShape<T>& shape, const std::byte* chunk, int64_t begin, int64_t pair) {
     const int64_t second = tile_tokens(2 * pair + 1);
     shape.set(tile_tokens(2 * pair), second);
     if (rows_ > kTileSide) {
-      second > 0 ? multiply<2, 2>(begin, pair) : multiply<2, 1>(begin, pair);
+      second > 0 ? multiply<2, 2>(chunk, begin, pair) : multiply<2, 1>(chunk, begin, pair);
     } else {
-      second > 0 ? multiply<1, 2>(begin, pair) : multiply<1, 1>(begin, pair);
+      second > 0 ? multiply<1, 2>(chunk, begin, pair) : multiply<1, 1>(chunk, begin, pair);
     }
   }
 
   // The chunk of columns that begins with this block, by a pair of token tiles.
   template <int kRowTiles, int kTokenTiles>
-  void multiply(int64_t begin, int64_t pair) {
-    const int64_t end = chunk_end(begin);
+  void multiply(const std::byte* w, int64_t begin, int64_t pair) {
+    const int64_t end = widened_.end(begin);
+    const int64_t w_stride = widened_.stride();
     // One token: 16 rows without gaps, in the product and in its result.
     const int64_t stride[2] = {4 * tile_tokens(2 * pair), 4 * tile_tokens(2 * pair + 1)};
     const int64_t step[2] = {stride[0] * kTileSide, stride[1] * kTileSide};
@@ -207,8 +105,6 @@ class TileProduct {
                              kTokenTiles == 2 ? tile(2 * pair + 1) + begin * step[1] : nullptr};
     // Steps of widening are spread evenly over all tiles of the chunk.
     const int64_t tiles = pairs_ * (end - begin);
-    const int64_t steps = end < blocks_ ? widening_steps() : 0;
-    const std::byte* w = widened(begin);
 
     if (begin == 0) {
       for_each_sum<kRowTiles, kTokenTiles>([&]<int kSum>() { T::template zero<kSum>(); });
@@ -218,7 +114,7 @@ class TileProduct {
       });
     }
     for (int64_t block = begin; block < end; ++block) {
-      T::template load<kWeights>(w, widened_stride());
+      T::template load<kWeights>(w, w_stride);
       T::template load<kTokens>(x[0], stride[0]);
       T::template multiply<kSums, kWeights, kTokens>();
       x[0] += step[0];
@@ -228,13 +124,13 @@ class TileProduct {
         x[1] += step[1];
       }
       if constexpr (kRowTiles == 2) {
-        T::template load<kWeights + 1>(w + kTileSide * widened_stride(), widened_stride());
+        T::template load<kWeights + 1>(w + kTileSide * w_stride, w_stride);
         T::template multiply<kSums + 2, kWeights + 1, kTokens>();
         if constexpr (kTokenTiles == 2)
           T::template multiply<kSums + 3, kWeights + 1, kTokens + 1>();
       }
       w += kTileLine;
-      for (next_.due += steps; next_.due >= tiles; next_.due -= tiles) widen_step();
+      for (due_ += steps_; due_ >= tiles; due_ -= tiles) widened_.step();
     }
     if (end < blocks_ && pairs_ == 1) return;
     for_each_sum<kRowTiles, kTokenTiles>([&]<int kSum>() {
@@ -298,17 +194,17 @@ class TileProduct {
   }
 
   const MatmulArgs& a_;
-  const TileWeights<kFormat> w_;
   const int64_t blocks_;  // of 32 columns
   const int64_t row_;
   const int64_t rows_;
   const int64_t token_;
   const int64_t tokens_;
   const int64_t pairs_;  // of token tiles
-  const int64_t chunk_;  // blocks
-  Widening next_;
-  typename M::Seen seen_;
-  uint32_t ordinary_ = 0;  // one bit a row, known before the last chunk
+  WidenedRows<kFormat> widened_;
+  const std::byte* next_ = nullptr;  // the chunk that is being widened
+  int64_t steps_ = 0;                // that it takes
+  int64_t due_ = 0;                  // of a step, in tiles
+  uint32_t ordinary_ = 0;            // one bit a row, known before the last chunk
 };
 
 template <class T, WeightFormat kFormat>
