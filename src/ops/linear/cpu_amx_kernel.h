@@ -47,7 +47,7 @@ class TileProduct {
         token_(token),
         tokens_(tokens),
         pairs_((tokens + 2 * kTileSide - 1) / (2 * kTileSide)),
-        widened_(*a.w, row, rows, row + rows<a.row_end, pairs_> 1, a.scratch + kAmxSums) {}
+        widened_(*a.w, row, rows, row + rows != a.row_end, pairs_ >= 2, a.scratch + kAmxSums) {}
 
   void run(CurrentShape<T>& shape) {
     if (a_.ordinary_x) {

@@ -85,7 +85,7 @@ class WidenedRows {
   // n in parts of about the same size, `most` at most.
   static int64_t even_part(int64_t n, int64_t most) {
     const int64_t parts = (n + most - 1) / most;
-    return (n + parts - 1) / parts;
+    return parts > 1 ? (n + parts - 1) / parts : n;
   }
 
   // Bytes to the strip that follows, in this chunk, the next one or the rows below; or 0.

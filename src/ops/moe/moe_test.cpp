@@ -192,8 +192,8 @@ TEST(ExpertsBackends, AgreeOnExtremeScalesAndActivations) {
 // Many tokens of one expert: several blocks of tokens, and widths of several blocks of columns.
 TEST(ExpertsBackends, AgreeOnManyTokensOfAnExpert) {
   TestInputs in(8);
-  Layer layer(in, 2, 1344, 96, 2, 140, {118, 119, 120});
-  OwnedRows x = in.activations(140, 1344);
+  Layer layer(in, 2, 1312, 96, 2, 140, {118, 119, 120});
+  OwnedRows x = in.activations(140, 1312);
   Expected expected([&](Backend& b) { return layer.run(b, x, 0, 140); });
   for_each_cpu_backend([&](Backend& backend, const std::string& label) {
     EXPECT_TRUE(same_bits(layer.run(backend, x, 0, 140), expected[backend])) << label;
