@@ -139,7 +139,7 @@ void CpuBackend::linear(const LinearArgs& a) {
   const int64_t least_rows = tiles ? kTileSide : 8;
   const int64_t share = w.rows * (tiles ? token_units : 1) / (8 * context_.team.size());
   const int64_t unit_rows = std::clamp(share / least_rows * least_rows, least_rows,
-                                       tokens <= 8 ? 2 * kRowBlock : kRowBlock);
+                                       tokens <= (tiles ? 32 : 8) ? 2 * kRowBlock : kRowBlock);
   const int64_t row_units = (w.rows + unit_rows - 1) / unit_rows;
   const auto first_token = [&](int64_t block) {
     const int64_t token = tokens * block / token_units;

@@ -23,7 +23,9 @@ inline constexpr int kSums = 0;     // 0..3: row tile * 2 + token tile
 inline constexpr int kWeights = 4;  // 4, 5
 inline constexpr int kTokens = 6;   // 6, 7
 
-// What LDTILECFG reads.
+namespace {
+
+// What LDTILECFG reads. Not shared between files compiled with different instructions.
 struct alignas(64) TileShape {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -47,5 +49,7 @@ struct alignas(64) TileShape {
   }
 };
 static_assert(sizeof(TileShape) == 64);
+
+}  // namespace
 
 }  // namespace tidemill

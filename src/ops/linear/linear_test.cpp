@@ -177,8 +177,8 @@ TEST(LinearBackends, AgreeOnGroups) {
 TEST(LinearBackends, AgreeOnEveryTile) {
   TestInputs inputs(10);
   for (const Case& c : kCases) {
-    for (const int64_t tokens : {1,  2,  3,  4,  5,  6,  7,  8,   9,   12,  13,  15, 16,
-                                 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130, 257}) {
+    for (const int64_t tokens : {1,  2,  3,  4,  5,  6,  7,  8,   9,   12,  13,  15,  16,
+                                 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130, 257, 290}) {
       const int64_t rows = tokens < 20 ? 47 : 39;
       const int64_t cols = tokens > 20 ? 672 : tokens % 3 == 0 ? 2624 : tokens % 3 == 1 ? 1312 : 96;
       const OwnedMatrix w = inputs.matrix(c.format, rows, cols);
