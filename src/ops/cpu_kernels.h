@@ -1,5 +1,5 @@
-// The kernels of the cpu backend: one table per instruction set. Those of one
-// product order are equal bit for bit.
+// The kernels of the cpu backend: one table per instruction set. Those of one product
+// order are equal bit for bit.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ bool has_kernel(const LinearArgs& a) {
 // Tokens of a unit whose activations stay in L2 while the rows of the matrix pass by.
 int64_t tile_token_block(int64_t cols) {
   constexpr int64_t kBytes = 1280 << 10;
-  const auto tokens = kBytes / (cols * int64_t{sizeof(uint16_t)});
+  const int64_t tokens = kBytes / (std::max(cols, kTileColumns) * int64_t{sizeof(uint16_t)});
   return std::clamp(tokens / (2 * kTokenTile) * (2 * kTokenTile), int64_t{64}, kAmxTokens);
 }
 
