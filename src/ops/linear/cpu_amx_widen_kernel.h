@@ -10,11 +10,12 @@ namespace {
 
 // With many tokens, what is read of a chunk, 16 KiB of weights and as much of two tiles of tokens,
 // lies in L1. With few, memory sets the pace: it is read in longer runs. Either way in strips of
-// some rows, a few streams at a time, asking for the strip that follows.
+// some rows, a few streams at a time, asking for what comes some strips later.
 inline constexpr int64_t kChunkColumns = 256;
 inline constexpr int64_t kChunkRun = 640;       // bytes of a row
 inline constexpr int64_t kLargestChunk = 1280;  // columns
 inline constexpr int64_t kStrip = 8;
+inline constexpr int64_t kAhead = 2;
 // Two chunks, the one in use and the next.
 inline constexpr int64_t kWidenedBytes = 2 * kAmxRows * (2 * kLargestChunk + kTileLine);
 
@@ -88,11 +89,15 @@ class WidenedRows {
     return parts > 1 ? (n + parts - 1) / parts : n;
   }
 
-  // Bytes to the strip that follows, in this chunk, the next one or the rows below; or 0.
+  // Bytes to the strip that will be widened kAhead strips later, in this chunk, in one that follows
+  // or in the first one of the rows below; or 0.
   int64_t distance() const {
-    if (at_.strip + kStrip < rows_) return kStrip * weights_.stride;
-    if (at_.end < blocks_) return (at_.end - at_.begin) * kBytes - at_.strip * weights_.stride;
-    return rows_below_ ? (rows_ - at_.strip) * weights_.stride - at_.begin * kBytes : 0;
+    const int64_t strips = (rows_ + kStrip - 1) / kStrip;
+    const int64_t later = at_.strip / kStrip + kAhead;
+    const int64_t block = at_.begin + later / strips * chunk_;
+    const int64_t rows = later % strips * kStrip - at_.strip;
+    if (block < blocks_) return (block - at_.begin) * kBytes + rows * weights_.stride;
+    return rows_below_ ? (rows_ + rows) * weights_.stride - at_.begin * kBytes : 0;
   }
 
   template <bool kWhole>
