@@ -32,6 +32,7 @@ double best_seconds(const Body& body) {
 // one.
 constexpr int64_t kRounds = 2'000'000;
 constexpr int64_t kChains = 12;
+constexpr int64_t kTileRounds = 200'000;
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f"))) void fma_rounds_avx512() {
@@ -64,6 +65,30 @@ __attribute__((target("avx512f,avx512bf16"))) void bf16_rounds() {
   }
   benchmark::DoNotOptimize(chain);
 }
+// Four tiles of sums from two and two of factors.
+void amx_rounds() {
+  alignas(64) uint16_t factors[16 * 32];
+  std::fill(std::begin(factors), std::end(factors), uint16_t{0x3F7F});
+  struct alignas(64) {
+    uint8_t palette = 1;
+    uint8_t unused[15] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } shape;
+  asm volatile(
+      "ldtilecfg %0\n\t"
+      "tileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5\n\t"
+      "tileloadd (%1,%2,1), %%tmm6\n\ttileloadd (%1,%2,1), %%tmm7"
+      :
+      : "m"(shape), "r"(factors), "r"(int64_t{64})
+      : "memory");
+  for (int64_t i = 0; i < kTileRounds; ++i) {
+    asm volatile(
+        "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
+        "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
+  }
+  asm volatile("tilerelease");
+}
 // Vector loads from one place and from several at once: which is faster depends on the machine.
 __attribute__((target("avx2"))) void read_streams(const std::byte* begin, int64_t bytes,
                                                   int64_t streams) {
@@ -82,6 +107,7 @@ __attribute__((target("avx2"))) void read_streams(const std::byte* begin, int64_
 void fma_rounds_avx512() {}
 void fma_rounds_avx2() {}
 void bf16_rounds() {}
+void amx_rounds() {}
 void read_streams(const std::byte* begin, int64_t bytes, int64_t) {
   uint64_t sum = 0;
   for (int64_t i = 0; i < bytes; i += 8) sum += std::to_integer<uint64_t>(begin[i]);
@@ -104,8 +130,9 @@ double read_rate() {
   return static_cast<double>(kBytes) / best;
 }
 
-double flop_rate(double per_round, void (*rounds)()) {
-  const double flops = per_round * kChains * static_cast<double>(kRounds) * bench_team().size();
+// `flops` of one thread.
+double flop_rate(double flops, void (*rounds)()) {
+  flops *= bench_team().size();
   return flops / best_seconds([&] { bench_team().run([&](int, int) { rounds(); }); });
 }
 
@@ -128,10 +155,16 @@ Machine measure() {
   Machine m;
   if (cpu_supports(CpuIsa::kAvx2)) {
     m.bytes_per_second = read_rate();
-    m.fma_flops_per_second = cpu_supports(CpuIsa::kAvx512) ? flop_rate(32, fma_rounds_avx512)
-                                                           : flop_rate(16, fma_rounds_avx2);
+    m.fma_flops_per_second = cpu_supports(CpuIsa::kAvx512)
+                                 ? flop_rate(32 * kChains * kRounds, fma_rounds_avx512)
+                                 : flop_rate(16 * kChains * kRounds, fma_rounds_avx2);
   }
-  if (cpu_supports(CpuIsa::kAvx512Bf16)) m.bf16_flops_per_second = flop_rate(64, bf16_rounds);
+  if (cpu_supports(CpuIsa::kAvx512Bf16)) {
+    m.bf16_flops_per_second = flop_rate(64 * kChains * kRounds, bf16_rounds);
+  }
+  if (cpu_supports(CpuIsa::kAmx)) {
+    m.amx_flops_per_second = flop_rate(4 * 16 * 16 * 32 * 2 * kTileRounds, amx_rounds);
+  }
   m.barrier_seconds = barrier_seconds();
   const auto note = [](const char* name, double value) {
     benchmark::AddCustomContext(name, std::to_string(value));
@@ -139,6 +172,7 @@ Machine measure() {
   note("read_GB_per_s", m.bytes_per_second / 1e9);
   note("fma_GFLOP_per_s", m.fma_flops_per_second / 1e9);
   note("bf16_GFLOP_per_s", m.bf16_flops_per_second / 1e9);
+  note("amx_GFLOP_per_s", m.amx_flops_per_second / 1e9);
   note("barrier_us", m.barrier_seconds * 1e6);
   note("threads", bench_team().size());
   return m;

@@ -16,6 +16,7 @@ struct Machine {
   double bytes_per_second = 0;       // reading memory far larger than the caches
   double fma_flops_per_second = 0;   // float32, the widest vectors there are
   double bf16_flops_per_second = 0;  // AVX-512 dot products of bf16 pairs
+  double amx_flops_per_second = 0;   // AMX tiles of bf16 that stay in their registers
   double barrier_seconds = 0;        // until every thread of the team has come and gone
   static const Machine& get();
 };

@@ -1,8 +1,8 @@
 // Speed of single operations at the shapes of the bundled and of the released model, on every
 // backend, next to the floor that this machine sets: the bytes that must be read over its read
 // bandwidth or the operations over its arithmetic rate, whichever takes longer. The rates are
-// measured by this program (machine.h); products of weights count against the bf16 rate where a
-// backend uses it. of_floor = floor / time; 1 is perfect, more means served from a cache.
+// measured by this program (machine.h); products of weights count against the bf16 or AMX rate
+// where a backend uses it. of_floor = floor / time; 1 is perfect, more means served from a cache.
 //
 // Weights take turns so that they come from memory, as in a model of many layers.
 #include <benchmark/benchmark.h>
@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "machine.h"
@@ -27,10 +28,9 @@ struct Work {
   bool weights = false;  // products of weights
 };
 
-void report(benchmark::State& state, const Work& work, bool bf16) {
+void report(benchmark::State& state, const Work& work, double Machine::*products) {
   const Machine& machine = Machine::get();
-  const double rate =
-      bf16 && work.weights ? machine.bf16_flops_per_second : machine.fma_flops_per_second;
+  const double rate = work.weights ? machine.*products : machine.fma_flops_per_second;
   const double floor = std::max(work.bytes / machine.bytes_per_second, work.flops / rate);
   const auto runs = static_cast<double>(state.iterations());
   using benchmark::Counter;
@@ -78,28 +78,30 @@ void add(const std::string& name, const Setup& setup) {
   struct Named {
     const char* name;
     std::function<std::unique_ptr<Backend>()> make;
+    double Machine::*products = &Machine::fma_flops_per_second;  // the rate of its kernels
   };
   std::vector<Named> backends;
   if (name.ends_with("/1")) {  // more tokens would take minutes
     backends.push_back({"reference", [] { return make_reference_backend(bench_team()); }});
   }
-  for (const auto& [isa_name, isa] : {std::pair{"avx2", CpuIsa::kAvx2},
-                                      {"avx512", CpuIsa::kAvx512},
-                                      {"avx512bf16", CpuIsa::kAvx512Bf16}}) {
+  for (const auto& [isa_name, isa, products] :
+       {std::tuple{"avx2", CpuIsa::kAvx2, &Machine::fma_flops_per_second},
+        {"avx512", CpuIsa::kAvx512, &Machine::fma_flops_per_second},
+        {"avx512bf16", CpuIsa::kAvx512Bf16, &Machine::bf16_flops_per_second},
+        {"amx", CpuIsa::kAmx, &Machine::amx_flops_per_second}}) {
     if (!cpu_supports(isa)) continue;
-    backends.push_back({isa_name, [isa = isa] { return *make_cpu_backend(bench_team(), isa); }});
+    backends.push_back(
+        {isa_name, [isa = isa] { return *make_cpu_backend(bench_team(), isa); }, products});
   }
   for (const Named& backend : backends) {
-    const std::string kind = backend.name;
-    const bool bf16 = kind == "avx512bf16";
-    benchmark::RegisterBenchmark((name + "/" + kind).c_str(),
-                                 [setup, make = backend.make, bf16](benchmark::State& state) {
+    benchmark::RegisterBenchmark((name + "/" + backend.name).c_str(),
+                                 [setup, backend](benchmark::State& state) {
                                    Machine::get();
-                                   const std::unique_ptr<Backend> b = make();
+                                   const std::unique_ptr<Backend> b = backend.make();
                                    const Run run = setup();
                                    Work work;
                                    for (auto _ : state) work = run(*b);
-                                   report(state, work, bf16);
+                                   report(state, work, backend.products);
                                  })
         ->UseRealTime()
         ->Unit(benchmark::kMicrosecond);

@@ -18,7 +18,7 @@ function(tidemill_room name)
     set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq
       $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>
       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-    foreach(source ${sources})
+    foreach(source ${sources} ${tests})
       if(source MATCHES "_avx2\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx2}")
       elseif(source MATCHES "_avx512\\.cpp$")
@@ -26,10 +26,14 @@ function(tidemill_room name)
       elseif(source MATCHES "_avx512bf16\\.cpp$")
         set_source_files_properties(${source} PROPERTIES
           COMPILE_OPTIONS "${avx512};-mavx512bf16;-mavx512vbmi")
+      elseif(source MATCHES "_amx(_test)?\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES
+          COMPILE_OPTIONS "${avx512};-mavx512bf16;-mavx512vbmi;-mamx-tile;-mamx-bf16")
       endif()
     endforeach()
   else()
-    list(FILTER sources EXCLUDE REGEX "_avx(2|512|512bf16)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|avx512bf16|amx)\\.cpp$")
+    list(FILTER tests EXCLUDE REGEX "_amx_test\\.cpp$")
   endif()
 
   if(sources)

@@ -11,8 +11,9 @@ namespace tidemill {
 
 struct Options {
   std::filesystem::path model;  // a checkpoint directory as released
-  std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | reference
-  int threads = 0;              // 0: what affinity and cgroup quota allow
+  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | reference | reference-tiles
+  std::string backend = "cpu";
+  int threads = 0;  // 0: what affinity and cgroup quota allow
 
   // For measurements: the directory has no weights, only config.json and a tokenizer, and so many
   // bytes of random ones stand for them, each layer with its own traffic. 0: off.

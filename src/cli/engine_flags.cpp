@@ -14,9 +14,10 @@ void EngineFlags::add_engine_to(CLI::App& command) {
   command
       .add_option(
           "--backend", backend,
-          "cpu (the best of cpu-avx512bf16, cpu-avx512 and cpu-avx2), or reference: slow, defines "
-          "the numbers")
-      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "reference"}))
+          "cpu (the best of cpu-amx, cpu-avx512bf16, cpu-avx512 and cpu-avx2), or reference: slow, "
+          "defines the numbers (reference-tiles: those of cpu-amx)")
+      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx",
+                             "reference", "reference-tiles"}))
       ->capture_default_str();
   command.add_option("--threads", threads, "Threads (default: the CPUs this process may use)")
       ->check(CLI::Range(1, ThreadTeam::kMaxThreads));

@@ -13,6 +13,9 @@ namespace {
 
 Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, ThreadTeam& team) {
   if (options.backend == "reference") return make_reference_backend(team, options.rounding);
+  if (options.backend == "reference-tiles") {
+    return make_reference_backend(team, options.rounding, ProductOrder::kTiles);
+  }
   const Rounding& r = options.rounding;
   if (!(r.bf16 && r.activations && r.cache)) {
     return fail(ErrorCode::kConflictingOptions,
@@ -24,8 +27,10 @@ Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, Thre
   if (options.backend == "cpu-avx2") return make_cpu_backend(team, CpuIsa::kAvx2);
   if (options.backend == "cpu-avx512") return make_cpu_backend(team, CpuIsa::kAvx512);
   if (options.backend == "cpu-avx512bf16") return make_cpu_backend(team, CpuIsa::kAvx512Bf16);
+  if (options.backend == "cpu-amx") return make_cpu_backend(team, CpuIsa::kAmx);
   return fail(ErrorCode::kInvalidArgument,
-              "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, reference",
+              "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, "
+              "reference, reference-tiles",
               options.backend);
 }
 

@@ -18,12 +18,13 @@ namespace tidemill {
 
 struct RunnerOptions {
   static constexpr int64_t kAutoState = -1;
-  std::string backend = "cpu";  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | reference
-  Rounding rounding;            // other than the released one: reference only
-  int threads = 0;              // 0: what affinity and cgroup quota allow
-  int64_t alias_bytes = 0;      // LoadOptions::alias_bytes
-  int64_t memory_bytes = 0;     // LoadOptions::memory_bytes
-  int64_t context = 0;          // tokens that fit per sequence; 0: the model's own limit
+  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | reference | reference-tiles
+  std::string backend = "cpu";
+  Rounding rounding;         // other than the released one: reference only
+  int threads = 0;           // 0: what affinity and cgroup quota allow
+  int64_t alias_bytes = 0;   // LoadOptions::alias_bytes
+  int64_t memory_bytes = 0;  // LoadOptions::memory_bytes
+  int64_t context = 0;       // tokens that fit per sequence; 0: the model's own limit
   int64_t sequences = 1;
   // Bytes for blocks, slots and window snapshots, split by MemoryPlan; kAutoState: what a whole
   // context for each sequence takes, half of the machine's memory at most; 0: by pool_blocks.

@@ -34,7 +34,9 @@ Sequence adopt(StatePool& pool, const Sequence& donor, const std::vector<int32_t
 class TruncatingBackend : public ReferenceBackend {
  public:
   explicit TruncatingBackend(ThreadTeam& team)
-      : ReferenceBackend(team, Rounding{}), fast_(Bench::make_backend(team)) {}
+      : TruncatingBackend(team, Bench::make_backend(team)) {}
+  TruncatingBackend(ThreadTeam& team, std::unique_ptr<Backend> fast)
+      : ReferenceBackend(team, Rounding{}, fast->product_order()), fast_(std::move(fast)) {}
 
   int64_t first_key = 0;              // window keys below this position do not exist
   const std::byte* blocks = nullptr;  // where entries and index keys live

@@ -42,6 +42,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual Rounding rounding() const { return {}; }
+  virtual ProductOrder product_order() const { return ProductOrder::kPairLanes; }
 
   // Zeroed memory that ops of this backend can use, aligned to 64 bytes at least.
   using Buffer = std::unique_ptr<std::byte[], std::function<void(std::byte*)>>;
@@ -80,13 +81,16 @@ class Backend {
 };
 
 // Scalar and obvious; defines the numbers.
-std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding = {});
+std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding = {},
+                                                ProductOrder order = ProductOrder::kPairLanes);
 
-enum class CpuIsa { kBest, kAvx2, kAvx512, kAvx512Bf16 };
-// Whether this machine can run the kernels; kBest: any of them.
+enum class CpuIsa { kBest, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+// Whether this machine can run the kernels; kBest: any of them. Asking for kAmx asks the system to
+// let this process use tile registers, once.
 bool cpu_supports(CpuIsa isa);
-// Vector kernels; equal to the reference backend bit for bit. Error kInvalidArgument when the
-// machine lacks the instruction set (AVX2 + FMA + F16C at least).
+// Vector kernels; equal to the reference backend of their product order bit for bit (kAmx: tiles,
+// all others: pair lanes). Error kInvalidArgument when the machine lacks the instruction set (AVX2
+// + FMA + F16C at least).
 Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa = CpuIsa::kBest);
 
 }  // namespace tidemill

@@ -10,6 +10,11 @@
 // BF16 dot product of AVX-512 computes, and float32 hardware computes it as fast on activations
 // whose odd and even elements were separated once.
 //
+// Matrix units (AMX) add them in an order of their own, tile order: 32 elements at a time, the even
+// ones in one chain from 0, the odd ones in another, and the sum of both is added to the total. The
+// backends that have such a unit and the reference, if told to (backend.h, ProductOrder), agree
+// bit for bit too.
+//
 // A fused multiply-add equals multiply-then-add where the product is exact in float32: bf16 x bf16
 // (16 bits), and so every product of a quantised linear. Where a factor is a true float32 (the
 // hyper-connection matrix, softmax rescaling) kernels multiply and add separately.
@@ -54,6 +59,22 @@ inline float dot_pairs(const float* a, const float* b, int64_t n) {
     }
   }
   return add_lanes(lane);
+}
+
+// The same in tile order.
+inline float dot_tiles(const float* a, const float* b, int64_t n) {
+  constexpr int64_t kTile = 32;
+  float total = 0;
+  for (int64_t begin = 0; begin < n; begin += kTile) {
+    float even = 0;
+    float odd = 0;
+    for (int64_t k = begin; k < std::min(n, begin + kTile); k += 2) {
+      even += a[k] * b[k];
+      if (k + 1 < n) odd += a[k + 1] * b[k + 1];
+    }
+    total += even + odd;
+  }
+  return total;
 }
 
 inline float sum(const float* a, int64_t n) {

@@ -1,5 +1,11 @@
 #include "ops/cpu_backend.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <new>
 
 namespace tidemill {
@@ -16,6 +22,38 @@ float* Scratch::floats(int64_t n) {
   return memory_.get();
 }
 
+#if defined(__x86_64__)
+namespace {
+
+// Whether the CPU has tiles with bf16 products and Linux lets this process use them: their state is
+// large, so it wants to be asked (arch/x86/include/uapi/asm/prctl.h).
+bool amx_permitted() {
+  constexpr unsigned kTiles = 1u << 24;
+  constexpr unsigned kBf16 = 1u << 22;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  if ((edx & kTiles) == 0 || (edx & kBf16) == 0) return false;
+  constexpr long kRequestPermission = 0x1023;
+  constexpr long kTileData = 18;
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+const CpuKernels& kernels_of(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kAmx:
+      return amx_kernels();
+    case CpuIsa::kAvx512Bf16:
+      return avx512bf16_kernels();
+    case CpuIsa::kAvx512:
+      return avx512_kernels();
+    default:
+      return avx2_kernels();
+  }
+}
+
+}  // namespace
+#endif
+
 bool cpu_supports(CpuIsa isa) {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -25,6 +63,10 @@ bool cpu_supports(CpuIsa isa) {
   // Cooper Lake has the one without the other; it takes the table without BF16.
   const bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
+    case CpuIsa::kAmx: {
+      static const bool kPermitted = avx2 && avx512 && bf16 && amx_permitted();
+      return kPermitted;
+    }
     case CpuIsa::kAvx512Bf16:
       return avx2 && avx512 && bf16;
     case CpuIsa::kAvx512:
@@ -41,19 +83,18 @@ bool cpu_supports(CpuIsa isa) {
 Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa) {
   if (!cpu_supports(isa)) {
     return fail(ErrorCode::kInvalidArgument, "this machine lacks {}; use the reference backend",
-                isa == CpuIsa::kAvx512Bf16 ? "AVX-512 with BF16"
-                : isa == CpuIsa::kAvx512   ? "AVX-512 (F, BW, VL, DQ)"
-                                           : "AVX2, FMA or F16C");
+                isa == CpuIsa::kAmx          ? "AMX-BF16, or the system does not allow it"
+                : isa == CpuIsa::kAvx512Bf16 ? "AVX-512 with BF16"
+                : isa == CpuIsa::kAvx512     ? "AVX-512 (F, BW, VL, DQ)"
+                                             : "AVX2, FMA or F16C");
   }
 #if defined(__x86_64__)
   if (isa == CpuIsa::kBest) {
-    isa = cpu_supports(CpuIsa::kAvx512Bf16) ? CpuIsa::kAvx512Bf16
-          : cpu_supports(CpuIsa::kAvx512)   ? CpuIsa::kAvx512
-                                            : CpuIsa::kAvx2;
+    for (const CpuIsa other : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
+      if (cpu_supports(other)) isa = other;
+    }
   }
-  return std::make_unique<CpuBackend>(team, isa == CpuIsa::kAvx512Bf16 ? avx512bf16_kernels()
-                                            : isa == CpuIsa::kAvx512   ? avx512_kernels()
-                                                                       : avx2_kernels());
+  return std::make_unique<CpuBackend>(team, kernels_of(isa));
 #else
   static_cast<void>(team);
   return fail(ErrorCode::kInternal, "no kernels for this architecture");

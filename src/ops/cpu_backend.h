@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ops/cpu_kernels.h"
@@ -27,7 +28,7 @@ class Scratch {
 class CpuBackend : public ReferenceBackend {
  public:
   CpuBackend(ThreadTeam& team, const CpuKernels& kernels)
-      : ReferenceBackend(team, Rounding{}), kernels_(kernels) {}
+      : ReferenceBackend(team, Rounding{}, kernels.order), kernels_(kernels) {}
 
   std::string_view name() const override { return kernels_.name; }
   void linear(const LinearArgs&) override;
@@ -48,8 +49,11 @@ class CpuBackend : public ReferenceBackend {
   int64_t prepared_stride(int64_t width) const {
     return ((width * kernels_.activation_bytes + 63) / 64 | 1) * 64;
   }
-  // Rows of x, or of Q8(x), as matmul reads them.
+  // Rows of x, or of Q8(x), as matmul reads them, or pack before it.
   TokenRows prepare(const Rows& x, bool quantise, Scratch& scratch, Activations& kind);
+  // The rows of each group of tokens, which follow one another in `rows`, as matmul reads them:
+  // tokens [begin[g], begin[g + 1]) are group g.
+  TokenRows pack(const TokenRows& rows, int64_t width, std::span<const int64_t> begin);
   // body(unit, rank) for every unit, whoever is free takes the next; `bytes` of work in all, on the
   // calling thread alone where waking the team costs more.
   template <typename Body>
@@ -80,6 +84,7 @@ class CpuBackend : public ReferenceBackend {
 
   const CpuKernels& kernels_;
   Scratch x_;
+  Scratch packed_;
   Scratch hidden_;
   Scratch thread_;  // one part per thread
 };

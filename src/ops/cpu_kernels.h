@@ -1,4 +1,5 @@
-// The kernels of the cpu backend: one table per instruction set, equal bit for bit.
+// The kernels of the cpu backend: one table per instruction set. Those of one product
+// order are equal bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include "ops/hyper_connection/hyper_connection.h"
 #include "ops/index_select/cpu_index.h"
 #include "ops/linear/cpu_matmul.h"
+#include "ops/linear/linear.h"
 #include "ops/rope/rope.h"
 
 namespace tidemill {
@@ -16,10 +18,14 @@ namespace tidemill {
 struct CpuKernels {
   const char* name;
 
+  ProductOrder order;  // of matmul
   void (*matmul)(const MatmulArgs&);
   int64_t activation_bytes;  // of an element that prepare writes
-  // out = x, or Q8(x), as matmul reads it.
+  // out = x, or Q8(x), as matmul reads it, or pack before it.
   Activations (*prepare)(const float* x, int64_t n, bool quantise, void* out);
+  // Columns [0, n) of at most kTokenTile prepared rows as one tile of matmul (TokenRows); null if
+  // matmul reads rows. out does not overlap them.
+  void (*pack)(const TokenRows& rows, int64_t n, std::byte* out);
   // 32 channels, as prepare writes them: out = Q8(bf16(weight * silu(g) * u)), clamped. Returns
   // whether they are ordinary.
   bool (*swiglu)(const float* g, const float* u, float limit, float weight, void* out);
@@ -39,5 +45,6 @@ struct CpuKernels {
 const CpuKernels& avx2_kernels();
 const CpuKernels& avx512_kernels();
 const CpuKernels& avx512bf16_kernels();
+const CpuKernels& amx_kernels();
 
 }  // namespace tidemill

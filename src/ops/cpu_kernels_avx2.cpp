@@ -16,9 +16,11 @@ namespace tidemill {
 const CpuKernels& avx2_kernels() {
   static constexpr CpuKernels kKernels = {
       .name = "cpu-avx2",
+      .order = ProductOrder::kPairLanes,
       .matmul = matmul<Planes<Avx2>>,
       .activation_bytes = sizeof(float),
       .prepare = prepare_activations<Planes<Avx2>>,
+      .pack = nullptr,
       .swiglu = swiglu_block<Planes<Avx2>>,
       .round = round_row<Avx2>,
       .rms_norm = rms_norm<Avx2>,

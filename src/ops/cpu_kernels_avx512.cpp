@@ -16,9 +16,11 @@ namespace tidemill {
 const CpuKernels& avx512_kernels() {
   static constexpr CpuKernels kKernels = {
       .name = "cpu-avx512",
+      .order = ProductOrder::kPairLanes,
       .matmul = matmul<Planes<Avx512>>,
       .activation_bytes = sizeof(float),
       .prepare = prepare_activations<Planes<Avx512>>,
+      .pack = nullptr,
       .swiglu = swiglu_block<Planes<Avx512>>,
       .round = round_row<Avx512>,
       .rms_norm = rms_norm<Avx512>,

@@ -12,6 +12,7 @@ namespace tidemill::reference {
 struct Context {
   ThreadTeam& team;
   Rounding rounding;
+  ProductOrder order = ProductOrder::kPairLanes;
 
   float bf16(float value) const;  // rounds, if this mode keeps bf16
 };

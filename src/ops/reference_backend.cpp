@@ -34,8 +34,9 @@ Result<Backend::Buffer> ReferenceBackend::allocate(int64_t bytes) {
   return Buffer(static_cast<std::byte*>(memory), [size](std::byte* p) { munmap(p, size); });
 }
 
-std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding) {
-  return std::make_unique<ReferenceBackend>(team, rounding);
+std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding,
+                                                ProductOrder order) {
+  return std::make_unique<ReferenceBackend>(team, rounding, order);
 }
 
 }  // namespace tidemill

@@ -7,10 +7,15 @@ namespace tidemill {
 
 class ReferenceBackend : public Backend {
  public:
-  ReferenceBackend(ThreadTeam& team, Rounding rounding) : context_{team, rounding} {}
+  ReferenceBackend(ThreadTeam& team, Rounding rounding,
+                   ProductOrder order = ProductOrder::kPairLanes)
+      : context_{team, rounding, order} {}
 
-  std::string_view name() const override { return "reference"; }
+  std::string_view name() const override {
+    return context_.order == ProductOrder::kTiles ? "reference-tiles" : "reference";
+  }
   Rounding rounding() const override { return context_.rounding; }
+  ProductOrder product_order() const override { return context_.order; }
   Result<Buffer> allocate(int64_t bytes) override;
 
   void gather(const GatherArgs& a) override { reference::gather(context_, a); }

@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/formats.h"
-#include "ops/backend.h"
+#include "ops/cpu_backend.h"
+#include "ops/linear/emulated_amx.h"
 
 namespace tidemill {
 
@@ -140,25 +143,51 @@ inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t
   return result;
 }
 
-// Calls body for the cpu backend of every instruction set of this machine with 1, 2 and 3 threads.
+// Calls body for the cpu backend of every instruction set of this machine, and of an emulated one,
+// with 1, 2 and 3 threads. What they are compared with depends on their product order.
 inline void for_each_cpu_backend(
     const std::function<void(Backend&, const std::string& label)>& body) {
   static ThreadTeam teams[] = {ThreadTeam(1), ThreadTeam(2), ThreadTeam(3)};
-  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
-    if (!cpu_supports(isa)) continue;
-    for (ThreadTeam& team : teams) {
-      const auto backend = make_cpu_backend(team, isa);
-      body(**backend, fmt::format("{} with {} threads", (*backend)->name(), team.size()));
+  const auto run = [&](Backend& backend, const ThreadTeam& team) {
+    body(backend, fmt::format("{} with {} threads", backend.name(), team.size()));
+  };
+  for (ThreadTeam& team : teams) {
+    for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
+      if (cpu_supports(isa)) run(**make_cpu_backend(team, isa), team);
     }
+#if defined(__x86_64__)
+    if (cpu_supports(CpuIsa::kAvx512Bf16)) {
+      CpuBackend emulated(team, emulated_amx_kernels());
+      run(emulated, team);
+    }
+#endif
   }
 }
 
 // The reference backend on one thread.
-inline Backend& reference_backend() {
+inline Backend& reference_backend(ProductOrder order = ProductOrder::kPairLanes) {
   static ThreadTeam team(1);
-  static const std::unique_ptr<Backend> backend = make_reference_backend(team);
-  return *backend;
+  static const std::unique_ptr<Backend> backends[] = {
+      make_reference_backend(team), make_reference_backend(team, Rounding{}, ProductOrder::kTiles)};
+  return *backends[static_cast<size_t>(order)];
 }
+
+// What the reference computes, once for each product order that is asked for.
+template <typename Compute>
+class Expected {
+ public:
+  using Value = std::invoke_result_t<const Compute&, Backend&>;
+  explicit Expected(Compute compute) : compute_(std::move(compute)) {}
+  const Value& operator[](const Backend& like) {
+    auto& value = value_[static_cast<size_t>(like.product_order())];
+    if (!value) value = compute_(reference_backend(like.product_order()));
+    return *value;
+  }
+
+ private:
+  Compute compute_;
+  std::optional<Value> value_[2];
+};
 
 // Same bits, any NaN being equal to any NaN. Looks at the whole memory, gaps included.
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

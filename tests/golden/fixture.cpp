@@ -54,11 +54,15 @@ ThreadTeam& Machine::team() {
 }
 
 std::unique_ptr<Backend> Machine::cpu() {
-  auto backend = make_cpu_backend(team());
-  return backend ? std::move(*backend) : reference();
+  for (const CpuIsa isa : {CpuIsa::kAvx512Bf16, CpuIsa::kAvx512, CpuIsa::kAvx2}) {
+    if (cpu_supports(isa)) return std::move(*make_cpu_backend(team(), isa));
+  }
+  return reference();
 }
 
-std::unique_ptr<Backend> Machine::reference() { return make_reference_backend(team()); }
+std::unique_ptr<Backend> Machine::reference(ProductOrder order) {
+  return make_reference_backend(team(), Rounding{}, order);
+}
 
 Machine::Machine(const Model& model, std::unique_ptr<Backend> backend, ReplayForm form)
     : backend_(std::move(backend)) {

@@ -26,8 +26,10 @@ class Machine {
  public:
   Machine(const Model& model, std::unique_ptr<Backend> backend,
           ReplayForm form = ReplayForm::kCompact);
-  static std::unique_ptr<Backend> cpu();        // the best of this machine
-  static std::unique_ptr<Backend> reference();  // released roundings
+  // The best of this machine that adds in the order of the recorded vectors.
+  static std::unique_ptr<Backend> cpu();
+  // Released roundings.
+  static std::unique_ptr<Backend> reference(ProductOrder order = ProductOrder::kPairLanes);
   static ThreadTeam& team();
 
   Forward& forward() { return *forward_; }

@@ -84,19 +84,23 @@ TEST(Mini, WithoutRoundingsItsDrafterIsTheTrainingModels) {
 }
 
 // Every kernel set of this machine against the reference, end to end, bit for bit.
-TEST(Backends, AgreeBitForBit) {
+class Backends : public testing::TestWithParam<ProductOrder> {};
+
+TEST_P(Backends, AgreeBitForBit) {
   const auto ids = Npz(vectors("mini/p129.npz")).values<int32_t>("ids");
   std::vector<std::pair<std::string, std::unique_ptr<Backend>>> backends;
   for (const auto& [name, isa] :
        {std::pair{"avx2", CpuIsa::kAvx2}, std::pair{"avx512", CpuIsa::kAvx512},
-        std::pair{"avx512bf16", CpuIsa::kAvx512Bf16}}) {
+        std::pair{"avx512bf16", CpuIsa::kAvx512Bf16}, std::pair{"amx", CpuIsa::kAmx}}) {
     if (!cpu_supports(isa)) {
       std::printf("%s: not on this machine\n", name);
       continue;
     }
-    backends.emplace_back(name, std::move(*make_cpu_backend(Machine::team(), isa)));
+    auto backend = std::move(*make_cpu_backend(Machine::team(), isa));
+    if (backend->product_order() == GetParam()) backends.emplace_back(name, std::move(backend));
   }
-  Machine reference(mini_model(), Machine::reference());
+  if (backends.empty()) GTEST_SKIP() << "no kernels of this order";
+  Machine reference(mini_model(), Machine::reference(GetParam()));
   Sequence sequence = reference.sequence();
   auto want = reference.run(sequence, ids);
   const auto state = reference.pool().snapshot(sequence);
@@ -112,6 +116,9 @@ TEST(Backends, AgreeBitForBit) {
     EXPECT_EQ(drafted.confidence, draft.confidence) << name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Orders, Backends,
+                         testing::Values(ProductOrder::kPairLanes, ProductOrder::kTiles));
 
 }  // namespace
 }  // namespace tidemill

@@ -20,10 +20,12 @@ namespace tidemill::cli {
 namespace {
 
 std::string isa_of(std::string_view backend) {
+  if (backend == "cpu-amx") return "amx";
   if (backend == "cpu-avx512bf16") return "avx512bf16";
   if (backend == "cpu-avx512") return "avx512";
   if (backend == "cpu-avx2") return "avx2";
   if (backend != "cpu") return "scalar";
+  if (cpu_supports(CpuIsa::kAmx)) return "amx";
   if (cpu_supports(CpuIsa::kAvx512Bf16)) return "avx512bf16";
   return cpu_supports(CpuIsa::kAvx512) ? "avx512" : "avx2";
 }

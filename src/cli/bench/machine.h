@@ -12,7 +12,7 @@ namespace tidemill::cli {
 
 struct Machine {
   std::string cpu;  // model name
-  std::string isa;  // avx512bf16, avx512, avx2 or scalar: what the backend's kernels use
+  std::string isa;  // amx, avx512bf16, avx512, avx2 or scalar: what the backend's kernels use
   int cpus = 0;     // that this process may use
   int threads = 0;
   double load = 0;  // of the last minute, all processes; above `cpus`: others were in the way

@@ -23,9 +23,11 @@ void add_engine(ServeFlags& flags, CLI::App& command) {
                   "Checkpoint directory (default: $TIDEMILL_MODEL, or mini)")
       ->group(group);
   command
-      .add_option("--backend", engine.backend,
-                  "cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16 or reference")
-      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "reference"}))
+      .add_option(
+          "--backend", engine.backend,
+          "cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, reference or reference-tiles")
+      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx",
+                             "reference", "reference-tiles"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--threads", engine.threads, "Of the engine (default: the CPUs there are)")

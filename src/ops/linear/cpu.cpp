@@ -1,9 +1,11 @@
 // Linear of the cpu backend: activations once, then rows or tokens over the threads.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/formats.h"
 #include "ops/cpu_backend.h"
+#include "ops/linear/cpu_amx_shape.h"
 
 namespace tidemill {
 namespace {
@@ -11,6 +13,13 @@ namespace {
 bool has_kernel(const LinearArgs& a) {
   const Matrix& w = *a.w;
   return w.cols % kScaleBlock == 0 && w.format != WeightFormat::kFp8Row;
+}
+
+// Tokens of a unit whose activations stay in L2 while the rows of the matrix pass by.
+int64_t tile_token_block(int64_t cols) {
+  constexpr int64_t kBytes = 1280 << 10;
+  const int64_t tokens = kBytes / (std::max(cols, kTileColumns) * int64_t{sizeof(uint16_t)});
+  return std::clamp(tokens / (2 * kTokenTile) * (2 * kTokenTile), int64_t{64}, kAmxTokens);
 }
 
 }  // namespace
@@ -54,6 +63,37 @@ TokenRows CpuBackend::prepare(const Rows& x, bool quantise, Scratch& scratch, Ac
   return {.data = memory, .stride = stride, .count = x.count};
 }
 
+TokenRows CpuBackend::pack(const TokenRows& rows, int64_t width, std::span<const int64_t> begin) {
+  const int64_t tokens = begin.back();
+  // A tile of one token is its row.
+  const bool as_it_is = tokens == static_cast<int64_t>(begin.size()) - 1;
+  if (kernels_.pack == nullptr || as_it_is) return rows;
+  constexpr int64_t kColumns = 512;  // of a unit
+  struct Tile {
+    int64_t token, count;
+  };
+  std::vector<Tile> tiles;
+  for (size_t g = 0; g + 1 < begin.size(); ++g) {
+    for (int64_t t = begin[g]; t < begin[g + 1]; t += kTokenTile) {
+      tiles.push_back({t, std::min(kTokenTile, begin[g + 1] - t)});
+    }
+  }
+  const int64_t element = kernels_.activation_bytes;
+  const int64_t stride = width * element;
+  std::byte* memory = packed_.bytes(tokens * stride);
+  const int64_t parts = (width + kColumns - 1) / kColumns;
+  for_each_unit(static_cast<int64_t>(tiles.size()) * parts, tokens * width / 4,
+                [&](int64_t unit, int) {
+                  const Tile& tile = tiles[static_cast<size_t>(unit / parts)];
+                  const int64_t column = unit % parts * kColumns;
+                  TokenRows part = rows.part(tile.token, tile.count);
+                  part.data += column * element;
+                  kernels_.pack(part, std::min(kColumns, width - column),
+                                memory + tile.token * stride + column * element * tile.count);
+                });
+  return {.data = memory, .stride = stride, .count = tokens};
+}
+
 void CpuBackend::linear(const LinearArgs& a) {
   if (!has_kernel(a)) return ReferenceBackend::linear(a);
   const Matrix& w = *a.w;
@@ -61,17 +101,18 @@ void CpuBackend::linear(const LinearArgs& a) {
   whole.y_stride = a.y.stride;
   whole.store = a.accumulate ? Store::kAdd : a.f32_output ? Store::kFloat : Store::kBf16;
   whole.scale = a.scale;
-  int64_t element_bytes = kernels_.activation_bytes;
+  const int64_t tokens = a.x.count;
+  const bool tiles = w.format != WeightFormat::kF32 && kernels_.pack != nullptr;
   if (w.format == WeightFormat::kF32) {
-    element_bytes = sizeof(float);
     whole.x = {.data = reinterpret_cast<const std::byte*>(a.x.f32(0)),
-               .stride = a.x.stride * element_bytes,
-               .count = a.x.count};
+               .stride = a.x.stride * int64_t{sizeof(float)},
+               .count = tokens};
   } else {
     Activations kind;
     whole.x = prepare(a.x, a.quantise_input, x_, kind);
     if (kind == Activations::kUnfit) return ReferenceBackend::linear(a);
     whole.ordinary_x = kind == Activations::kOrdinary;
+    whole.x = pack(whole.x, a.x.width, std::array{int64_t{0}, tokens});
   }
   std::byte* scratch = thread_.bytes(context_.team.size() * kMatmulScratch);
 
@@ -83,8 +124,8 @@ void CpuBackend::linear(const LinearArgs& a) {
       MatmulArgs m = whole;
       m.row_begin = row;
       m.row_end = row = std::min(row_end, (group + 1) * group_rows);
-      m.x.data = whole.x.row(token_begin) + group * w.cols * element_bytes;
-      m.x.count = token_end - token_begin;
+      m.x = whole.x.part(token_begin, token_end - token_begin);
+      m.x.column = group * w.cols;
       m.y = a.y.f32(token_begin) + m.row_begin;
       m.scratch = scratch + rank * kMatmulScratch;
       kernels_.matmul(m);
@@ -92,17 +133,22 @@ void CpuBackend::linear(const LinearArgs& a) {
   };
   // Some units per thread, so that nobody waits long for a slower one; many tokens also in blocks,
   // so that a matrix of few rows occupies everybody too.
-  const int64_t tokens = a.x.count;
   const int64_t bytes = w.rows * w.row_bytes() * ((tokens + 3) / 4);
-  const int64_t share = w.rows / (8 * context_.team.size()) / 8 * 8;
-  const int64_t unit_rows = std::clamp(share, int64_t{8}, tokens <= 8 ? 2 * kRowBlock : kRowBlock);
+  const int64_t token_block = tiles ? tile_token_block(w.cols) : kTokenBlock;
+  const int64_t token_units = (tokens + token_block - 1) / token_block;
+  const int64_t least_rows = tiles ? kTileSide : 8;
+  const int64_t share = w.rows * (tiles ? token_units : 1) / (8 * context_.team.size());
+  const int64_t unit_rows = std::clamp(share / least_rows * least_rows, least_rows,
+                                       tokens <= (tiles ? 32 : 8) ? 2 * kRowBlock : kRowBlock);
   const int64_t row_units = (w.rows + unit_rows - 1) / unit_rows;
-  const int64_t token_units = (tokens + kTokenBlock - 1) / kTokenBlock;
+  const auto first_token = [&](int64_t block) {
+    const int64_t token = tokens * block / token_units;
+    return tiles && block < token_units ? token / kTokenTile * kTokenTile : token;
+  };
   for_each_unit(row_units * token_units, bytes, [&](int64_t unit, int rank) {
     const int64_t row = unit % row_units * unit_rows;
     const int64_t block = unit / row_units;
-    part(row, std::min(w.rows, row + unit_rows), tokens * block / token_units,
-         tokens * (block + 1) / token_units, rank);
+    part(row, std::min(w.rows, row + unit_rows), first_token(block), first_token(block + 1), rank);
   });
 }
 

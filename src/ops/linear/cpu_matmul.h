@@ -8,17 +8,32 @@
 
 namespace tidemill {
 
-// Activation rows as the kernels read them, possibly a selection of them. Before a float32 matrix:
-// float32 as they are. Before any other: what CpuKernels::prepare wrote, blocks of 32 columns in
-// the layout of the table.
+// Activations as the kernels read them. Before a float32 matrix: rows of float32 as they are.
+// Before any other: rows that CpuKernels::prepare wrote, blocks of 32 columns in the layout of the
+// table, possibly a selection of them. Tables with a `pack` read tiles instead, one for each 16
+// tokens and one for the rest, which it made of such rows: the tile of n tokens lies where their
+// rows would, without gaps between these, and has n columns of pairs. One token's tile is its row.
+inline constexpr int64_t kTokenTile = 16;
 struct TokenRows {
   const std::byte* data = nullptr;
   int64_t stride = 0;  // bytes
   int64_t count = 0;
   const int32_t* index = nullptr;  // row of token i is index[i]; null: i
+  int64_t column = 0;              // where the columns of a product begin: a multiple of 32
 
   const std::byte* row(int64_t i) const {
     return data + (index != nullptr ? index[i] : i) * stride;
+  }
+  // n tokens from `begin` on; of tiles, where one begins.
+  TokenRows part(int64_t begin, int64_t n) const {
+    TokenRows result = *this;
+    result.count = n;
+    if (index != nullptr) {
+      result.index += begin;
+    } else {
+      result.data += begin * stride;
+    }
+    return result;
   }
 };
 
@@ -44,7 +59,8 @@ inline constexpr uint8_t kScaleRange = 120;
 inline constexpr uint32_t kLargestBf16 = (187 << 8) + 0xFF;
 inline constexpr uint32_t kSmallestBf16 = (67 << 8) - 1;
 
-// y[t][n - row_begin] = W[n] . x[t] for the rows row_begin <= n < row_end, in canonical order.
+// y[t][n - row_begin] = W[n] . x[t] for the rows row_begin <= n < row_end, in the order of the
+// table.
 // w.cols is a multiple of 32; w.format is not kFp8Row.
 struct MatmulArgs {
   const Matrix* w = nullptr;

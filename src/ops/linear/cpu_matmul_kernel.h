@@ -47,7 +47,8 @@ void run_tile(const MatmulArgs& a, Block<M>& block, int64_t token, int64_t first
   constexpr bool kKeepOnly = kUse == Use::kFirst && M::kRegisters > 1;
   Tile<M, kTokens, kRows> tile;
   for (int t = 0; t < kTokens; ++t) {
-    tile.x[t] = reinterpret_cast<const typename M::Element*>(a.x.row(token + t)) + block.k;
+    tile.x[t] =
+        reinterpret_cast<const typename M::Element*>(a.x.row(token + t)) + a.x.column + block.k;
   }
   tile.row = block.row + first;
   tile.rows = rows;

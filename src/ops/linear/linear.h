@@ -6,6 +6,10 @@
 
 namespace tidemill {
 
+// In which order products with bf16, FP8 and FP4 weights are added (canonical.h). Backends of one
+// order agree bit for bit.
+enum class ProductOrder : uint8_t { kPairLanes, kTiles };
+
 // Sums in float32 (canonical.h). With groups > 1 the matrix holds `groups` blocks of
 // w.rows / groups rows; block g reads columns [g * w.cols, (g + 1) * w.cols) of x.
 struct LinearArgs {

@@ -38,9 +38,9 @@ OwnedRows run(Backend& backend, const Case& c, const OwnedMatrix& w, OwnedRows& 
 }
 
 void expect_all_equal(const Case& c, const OwnedMatrix& w, OwnedRows& x, int64_t groups = 1) {
-  const OwnedRows expected = run(reference_backend(), c, w, x, groups);
+  Expected expected([&](Backend& backend) { return run(backend, c, w, x, groups).data; });
   for_each_cpu_backend([&](Backend& backend, const std::string& label) {
-    EXPECT_TRUE(same_bits(run(backend, c, w, x, groups).data, expected.data))
+    EXPECT_TRUE(same_bits(run(backend, c, w, x, groups).data, expected[backend]))
         << label << ", format " << static_cast<int>(c.format) << ", " << x.count << " tokens, "
         << w.view.rows << " x " << w.view.cols;
   });
@@ -95,6 +95,20 @@ TEST(Linear, AddsInPairLanes) {
   EXPECT_EQ(product({{0, 1}, {1, 1}, {32, 0x1p24f}}), 0x1p24f + 2);   // (1 + 1) + 2^24
   EXPECT_EQ(product({{1, 0x1p24f}, {32, 1}, {33, -0x1p24f}}), 1.0f);  // (2^24 - 2^24) + 1
   EXPECT_EQ(product({{2, 1}, {3, 1}, {0, 0x1p24f}}), 0x1p24f + 2);    // lanes 0 and 1
+}
+
+// Per 32 elements an even and an odd chain from 0, their sum added to the total.
+TEST(Linear, AddsInTileOrder) {
+  const auto product = [](const std::vector<std::pair<int, float>>& elements) {
+    std::vector<float> a(67), ones(67, 1.0f);
+    for (const auto& [k, value] : elements) a[static_cast<size_t>(k)] = value;
+    return dot_tiles(a.data(), ones.data(), 67);
+  };
+  EXPECT_EQ(product({{0, 0x1p24f}, {2, 1}, {4, 1}}), 0x1p24f);                 // (2^24 + 1) + 1
+  EXPECT_EQ(product({{0, 0x1p24f}, {1, 1}, {31, 1}}), 0x1p24f + 2);            // 2^24 + (1 + 1)
+  EXPECT_EQ(product({{0, 0x1p24f}, {32, 1}, {33, 1}}), 0x1p24f + 2);           // the same
+  EXPECT_EQ(product({{0, 0x1p24f}, {32, 1}, {64, 1}}), 0x1p24f);               // three blocks
+  EXPECT_EQ(product({{1, 1}, {32, 0x1p24f}, {34, -0x1p24f}, {66, 2}}), 3.0f);  // the last is short
 }
 
 TEST(Linear, ScaleBytesAreExponents) {
@@ -163,8 +177,8 @@ TEST(LinearBackends, AgreeOnGroups) {
 TEST(LinearBackends, AgreeOnEveryTile) {
   TestInputs inputs(10);
   for (const Case& c : kCases) {
-    for (const int64_t tokens : {1,  2,  3,  4,  5,  6,  7,  8,   9,   12,  13,  15, 16,
-                                 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130, 257}) {
+    for (const int64_t tokens : {1,  2,  3,  4,  5,  6,  7,  8,   9,   12,  13,  15,  16,
+                                 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130, 257, 290}) {
       const int64_t rows = tokens < 20 ? 47 : 39;
       const int64_t cols = tokens > 20 ? 672 : tokens % 3 == 0 ? 2624 : tokens % 3 == 1 ? 1312 : 96;
       const OwnedMatrix w = inputs.matrix(c.format, rows, cols);

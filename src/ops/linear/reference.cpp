@@ -72,7 +72,8 @@ void linear(const Context& context, const LinearArgs& a) {
     }
   }
   const int64_t group_rows = w.rows / a.groups;
-  const auto product = w.format == WeightFormat::kF32 ? dot : dot_pairs;
+  const bool tiles = context.order == ProductOrder::kTiles;
+  const auto product = w.format == WeightFormat::kF32 ? dot : tiles ? dot_tiles : dot_pairs;
   context.team.parallel_for(w.rows, 8, [&](int64_t begin, int64_t end) {
     std::vector<float> weights(static_cast<size_t>(w.cols));
     for (int64_t n = begin; n < end; ++n) {

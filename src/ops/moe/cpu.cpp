@@ -14,14 +14,15 @@ constexpr int64_t kTokensAtOnce = kTokenBlock;  // tokens of an expert that shar
 }  // namespace
 
 // The work of a call: one slot per (token, chosen expert), those of an expert together, experts
-// ascending, the shared expert last with every token and weight 1.
+// ascending, the shared expert last with every token and weight 1. A part is as many slots of
+// an expert as share a thread's scratch.
 struct CpuBackend::Assignments {
-  struct Group {
+  struct Part {
     const ExpertWeights* expert;
-    int64_t begin;  // slots
-    int64_t end;
+    int64_t slot;
+    int64_t count;
   };
-  std::vector<Group> groups;
+  std::vector<Part> parts;
   std::vector<int32_t> token;
   std::vector<float> weight;
 
@@ -30,8 +31,8 @@ struct CpuBackend::Assignments {
     std::vector<int64_t> begin(a.experts.size() + 1);
     for (int64_t i = 0; i < chosen; ++i) ++begin[static_cast<size_t>(a.ids[i]) + 1];
     for (size_t e = 0; e < a.experts.size(); ++e) {
-      if (begin[e + 1] > 0) groups.push_back({&a.experts[e], begin[e], begin[e] + begin[e + 1]});
       begin[e + 1] += begin[e];
+      add_parts(a.experts[e], begin[e], begin[e + 1]);
     }
     token.resize(static_cast<size_t>(chosen + a.x.count));
     weight.resize(token.size(), 1.0f);
@@ -43,7 +44,13 @@ struct CpuBackend::Assignments {
     for (int64_t t = 0; t < a.x.count; ++t) {
       token[static_cast<size_t>(chosen + t)] = static_cast<int32_t>(t);
     }
-    groups.push_back({a.shared, chosen, chosen + a.x.count});
+    add_parts(*a.shared, chosen, chosen + a.x.count);
+  }
+
+  void add_parts(const ExpertWeights& expert, int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; slot += kTokensAtOnce) {
+      parts.push_back({&expert, slot, std::min(kTokensAtOnce, end - slot)});
+    }
   }
 };
 
@@ -54,78 +61,84 @@ void CpuBackend::experts(const ExpertsArgs& a) {
 
   const Assignments work(a);
   const auto slots = static_cast<int64_t>(work.token.size());
-  const auto groups = static_cast<int64_t>(work.groups.size());
+  const auto parts = static_cast<int64_t>(work.parts.size());
   Activations kind;
-  const TokenRows x = prepare(a.x, true, x_, kind);  // Q8 always fits
-  const int64_t stride = prepared_stride(inter);
+  TokenRows x = prepare(a.x, true, x_, kind);  // Q8 always fits
+  x.index = work.token.data();
+  std::vector<int64_t> begin;
+  for (const Assignments::Part& part : work.parts) begin.push_back(part.slot);
+  begin.push_back(slots);
+  x = pack(x, hidden, begin);
+  const bool tiles = kernels_.pack != nullptr;
+  const int64_t element = kernels_.activation_bytes;
+  const int64_t stride = tiles ? inter * element : prepared_stride(inter);
   std::byte* activations = hidden_.bytes(slots * stride);
-  constexpr int64_t kPanel = kTokensAtOnce * kBlock;  // floats
-  constexpr int64_t kThreadBytes = kMatmulScratch + 2 * kPanel * int64_t{sizeof(float)};
+  constexpr int64_t kPanel = kTokensAtOnce * kBlock;  // floats; products take two
+  constexpr int64_t kThreadBytes = kMatmulScratch + 3 * kPanel * int64_t{sizeof(float)};
   std::byte* thread_memory = thread_.bytes(context_.team.size() * kThreadBytes);
   const int64_t bytes = slots * inter * hidden / 2;
 
-  // body(first slot, tokens) over the slots of a group
-  const auto in_parts = [](const Assignments::Group& group, const auto& body) {
-    for (int64_t slot = group.begin; slot < group.end; slot += kTokensAtOnce) {
-      body(slot, std::min(kTokensAtOnce, group.end - slot));
-    }
-  };
-
-  // w1, w3 and SwiGLU: a unit is one block of channels of one expert.
+  // w1, w3 and SwiGLU: a unit is one block of channels of one part; those of a part follow one
+  // another, so that its activations stay in L2.
   std::atomic<bool> ordinary = true;
   const int64_t channel_blocks = inter / kBlock;
-  for_each_unit(groups * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
-    const Assignments::Group& group = work.groups[static_cast<size_t>(unit / channel_blocks)];
+  for_each_unit(parts * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
+    const Assignments::Part& part = work.parts[static_cast<size_t>(unit / channel_blocks)];
     const int64_t channel = unit % channel_blocks * kBlock;
     std::byte* scratch = thread_memory + rank * kThreadBytes;
     auto* g = reinterpret_cast<float*>(scratch + kMatmulScratch);
     float* u = g + kPanel;
-    in_parts(group, [&](int64_t slot, int64_t count) {
-      MatmulArgs m{.w = &group.expert->w1, .row_begin = channel, .row_end = channel + kBlock};
-      m.x = x;
-      m.x.count = count;
-      m.x.index = work.token.data() + slot;
-      m.ordinary_x = kind == Activations::kOrdinary;
-      m.scratch = scratch;
-      m.y = g;
-      m.y_stride = kBlock;
-      kernels_.matmul(m);
-      m.w = &group.expert->w3;
-      m.y = u;
-      kernels_.matmul(m);
-      for (int64_t i = 0; i < count; ++i) {
-        if (!kernels_.swiglu(
-                g + i * kBlock, u + i * kBlock, a.swiglu_limit,
-                work.weight[static_cast<size_t>(slot + i)],
-                activations + (slot + i) * stride + channel * kernels_.activation_bytes)) {
-          ordinary.store(false, std::memory_order_relaxed);
-        }
+    MatmulArgs m{.w = &part.expert->w1, .row_begin = channel, .row_end = channel + kBlock};
+    m.x = x.part(part.slot, part.count);
+    m.ordinary_x = kind == Activations::kOrdinary;
+    m.scratch = scratch;
+    m.y = g;
+    m.y_stride = kBlock;
+    kernels_.matmul(m);
+    m.w = &part.expert->w3;
+    m.y = u;
+    kernels_.matmul(m);
+    std::byte* to = activations + part.slot * stride + channel * element;
+    std::byte* rows = tiles ? reinterpret_cast<std::byte*>(u + kPanel) : to;
+    const int64_t row_stride = tiles ? kBlock * element : stride;
+    for (int64_t i = 0; i < part.count; ++i) {
+      if (!kernels_.swiglu(g + i * kBlock, u + i * kBlock, a.swiglu_limit,
+                           work.weight[static_cast<size_t>(part.slot + i)],
+                           rows + i * row_stride)) {
+        ordinary.store(false, std::memory_order_relaxed);
       }
-    });
+    }
+    for (int64_t i = 0; tiles && i < part.count; i += kTokenTile) {
+      const int64_t n = std::min(kTokenTile, part.count - i);
+      kernels_.pack({.data = rows + i * row_stride, .stride = row_stride, .count = n}, kBlock,
+                    activations + (part.slot + i) * stride + channel * element * n);
+    }
   });
 
-  // w2 and the sum: a unit is one block of outputs of every token.
-  for_each_unit(hidden / kBlock, bytes, [&](int64_t unit, int rank) {
-    const int64_t row = unit * kBlock;
+  // w2 and the sum: a unit is one block of outputs of every token, or two if there are so many
+  // slots that reading them takes long.
+  const bool two = slots >= kTokensAtOnce && hidden / (2 * kBlock) >= 4 * context_.team.size();
+  const int64_t outputs = two ? 2 * kBlock : kBlock;
+  for_each_unit((hidden + outputs - 1) / outputs, bytes, [&](int64_t unit, int rank) {
+    const int64_t row = unit * outputs;
+    const int64_t width = std::min(outputs, hidden - row);
     std::byte* scratch = thread_memory + rank * kThreadBytes;
     auto* product = reinterpret_cast<float*>(scratch + kMatmulScratch);
-    for (int64_t t = 0; t < a.y.count; ++t) std::fill_n(a.y.f32(t) + row, kBlock, 0.0f);
-    for (const Assignments::Group& group : work.groups) {
-      in_parts(group, [&](int64_t slot, int64_t count) {
-        MatmulArgs m{.w = &group.expert->w2, .row_begin = row, .row_end = row + kBlock};
-        m.x = {.data = activations + slot * stride, .stride = stride, .count = count};
-        m.scratch = scratch;
-        m.ordinary_x = ordinary.load(std::memory_order_relaxed);
-        m.y = product;
-        m.y_stride = kBlock;
-        kernels_.matmul(m);
-        for (int64_t i = 0; i < count; ++i) {
-          float* y = a.y.f32(work.token[static_cast<size_t>(slot + i)]) + row;
-          for (int64_t n = 0; n < kBlock; ++n) y[n] += product[i * kBlock + n];
-        }
-      });
+    for (int64_t t = 0; t < a.y.count; ++t) std::fill_n(a.y.f32(t) + row, width, 0.0f);
+    for (const Assignments::Part& part : work.parts) {
+      MatmulArgs m{.w = &part.expert->w2, .row_begin = row, .row_end = row + width};
+      m.x = {.data = activations + part.slot * stride, .stride = stride, .count = part.count};
+      m.scratch = scratch;
+      m.ordinary_x = ordinary.load(std::memory_order_relaxed);
+      m.y = product;
+      m.y_stride = width;
+      kernels_.matmul(m);
+      for (int64_t i = 0; i < part.count; ++i) {
+        float* y = a.y.f32(work.token[static_cast<size_t>(part.slot + i)]) + row;
+        for (int64_t n = 0; n < width; ++n) y[n] += product[i * width + n];
+      }
     }
-    for (int64_t t = 0; t < a.y.count; ++t) kernels_.round(a.y.f32(t) + row, kBlock);
+    for (int64_t t = 0; t < a.y.count; ++t) kernels_.round(a.y.f32(t) + row, width);
   });
 }
 
