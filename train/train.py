@@ -24,8 +24,8 @@ from .runtime import Clock, Log, Ranks, load, save
 
 torch.set_float32_matmul_precision("high")
 
-MIX_A = dict(books=0.16, edu=0.25, docs=0.14, talk=0.07, words=0.04, synth=0.09, recall=0.02, distilled=0.23)
-MIX_B = dict(books=0.13, edu=0.24, docs=0.13, talk=0.07, words=0.03, synth=0.14, recall=0.04, distilled=0.22)
+MIX_A = dict(books=0.17, edu=0.19, docs=0.20, talk=0.06, words=0.03, synth=0.08, recall=0.03, distilled=0.24)
+MIX_B = dict(books=0.14, edu=0.20, docs=0.16, talk=0.06, words=0.03, synth=0.13, recall=0.04, distilled=0.24)
 MIX_LONG = dict(books=0.15, edu=0.20, docs=0.10, recall=0.45, distilled=0.10)
 
 
@@ -41,6 +41,7 @@ def parser(**kw):
     ap.add_argument("--long", type=float, default=0.15, help="share of the long steps")
     ap.add_argument("--lr", type=float, default=3e-3)
     ap.add_argument("--dropout", type=float, default=0.1)
+    ap.add_argument("--weight-decay", type=float, default=0.3, help="of the matrices")
     ap.add_argument("--eval-every", type=float, default=60, help="seconds between held-out losses; their time does not count")
     ap.add_argument("--warm", action="store_true", help="compile everything with two steps of each kind, keep nothing")
     ap.add_argument("--profile", action="store_true")
@@ -62,7 +63,7 @@ class Trainer:
         table, n = compressed_token_map(Tokenizer.from_file(args.tokenizer))
         assert n == self.c.engram_compressed_vocab_size, "config.json belongs to another tokenizer"
         self.hash = EngramHash(self.c, table, self.dev)
-        self.muon, self.adam = build(self.net)
+        self.muon, self.adam = build(self.net, args.weight_decay)
         self.parameters = list(self.net.parameters())
         longest = max(args.lengths)
         self.data, self.held = (Batches(args.bins, part, self.dev, longest) for part in ("train", "val"))
