@@ -25,6 +25,7 @@ struct ModelInfo {
   int threads = 0;
   std::vector<int32_t> end_tokens;
   int64_t weight_bytes = 0;
+  std::string weights_held;  // how: "7.9 GiB in huge pages", "322.3 MiB mapped"
   SamplingParams defaults;   // the checkpoint's
   std::string memory_table;  // where the memory goes
   std::string cache_rule;    // the smallest reusable prefix and why

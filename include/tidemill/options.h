@@ -24,6 +24,11 @@ struct Options {
   // experts and Engram tables stay in their files and the experts wanted most are kept in memory:
   // the same answers, slower.
   int64_t memory_bytes = 0;
+  // "on": weights are read into memory of their own, in huge pages, which is read faster; "off":
+  // they are mapped, start at once and share the system's file cache; "auto": on where the system
+  // offers huge pages and the weights have 256 MiB to half of the available memory. Without
+  // memory_bytes only.
+  std::string huge_pages = "auto";
   int64_t context = 0;     // tokens of one request, prompt and answer; 0: the model's limit
   int64_t sequences = 16;  // requests on the device at a time
   // Bytes for all state (blocks, slots, window snapshots); 0: a whole context for each sequence,

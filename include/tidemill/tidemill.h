@@ -263,6 +263,7 @@ typedef struct tidemill_info {
   size_t end_token_count;
   const char* memory_table;
   const char* cache_rule;
+  const char* weights_held;
 } tidemill_info;
 
 TIDEMILL_API tidemill_status tidemill_get_info(const tidemill_engine* engine, tidemill_info* info);

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
-#include <string>
-#include <system_error>
+
+#include "base/cgroup.h"
 
 namespace tidemill {
 namespace {
@@ -34,24 +34,6 @@ double read_v1(const fs::path& group) {
   return time_file >> time && period_file >> period ? quota_of(time, period) : kUnlimited;
 }
 
-// The smallest quota on the way from a group up to its mount point. Inside a container the group's
-// path may be that of the host and not be there: then only the directories that exist count.
-template <typename Read>
-double smallest_quota(const fs::path& mount, const fs::path& group, Read read) {
-  double quota = read(mount);
-  fs::path directory = mount;
-  for (const fs::path& part : group.relative_path()) {
-    if (part == "..") break;
-    directory /= part;
-    quota = std::min(quota, read(directory));
-  }
-  return quota;
-}
-
-bool has_controller(const std::string& list, const std::string& name) {
-  return ("," + list + ",").find("," + name + ",") != std::string::npos;
-}
-
 }  // namespace
 
 std::vector<int> allowed_cpus() {
@@ -68,23 +50,9 @@ std::vector<int> allowed_cpus() {
 }
 
 double cgroup_cpu_quota(const fs::path& root) {
-  const fs::path mounts = root / "sys/fs/cgroup";
   double quota = kUnlimited;
-  std::ifstream groups(root / "proc/self/cgroup");
-  // Lines are "number:controllers:path"; v2 has the number 0 and no controllers.
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const fs::path group = line.substr(second + 1);
-    if (controllers.empty()) {
-      quota = std::min(quota, smallest_quota(mounts, group, read_v2));
-    } else if (has_controller(controllers, "cpu")) {
-      for (const char* name : {"cpu", "cpu,cpuacct"}) {
-        quota = std::min(quota, smallest_quota(mounts / name, group, read_v1));
-      }
-    }
+  for (const fs::path& group : cgroup_directories(root, "cpu")) {
+    quota = std::min({quota, read_v2(group), read_v1(group)});
   }
   return quota;
 }

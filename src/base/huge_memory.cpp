@@ -2,6 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <fstream>
+#include <string>
+
 namespace tidemill {
 
 std::shared_ptr<std::byte> map_huge_memory(size_t bytes) {
@@ -10,6 +13,15 @@ std::shared_ptr<std::byte> map_huge_memory(size_t bytes) {
   if (memory == MAP_FAILED) return nullptr;
   ::madvise(memory, bytes, MADV_HUGEPAGE);  // a request: small pages will do
   return {static_cast<std::byte*>(memory), [bytes](std::byte* p) { ::munmap(p, bytes); }};
+}
+
+bool huge_pages_offered(const std::filesystem::path& root) {
+  // "always [madvise] never": the mode in force is in brackets.
+  std::ifstream file(root / "sys/kernel/mm/transparent_hugepage/enabled");
+  std::string modes;
+  std::getline(file, modes);
+  return modes.find("[always]") != std::string::npos ||
+         modes.find("[madvise]") != std::string::npos;
 }
 
 }  // namespace tidemill

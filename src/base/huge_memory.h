@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 
 namespace tidemill {
@@ -9,5 +10,9 @@ namespace tidemill {
 // Zero bytes, aligned to a page; null when the system refuses. Pages come with their first use, so
 // asking for more than there is may succeed here.
 std::shared_ptr<std::byte> map_huge_memory(size_t bytes);
+
+// Does the system give huge pages to memory that asks for them? `root` is the directory that holds
+// sys/: a test passes its own.
+bool huge_pages_offered(const std::filesystem::path& root = "/");
 
 }  // namespace tidemill

@@ -33,6 +33,12 @@ void EngineFlags::add_engine_to(CLI::App& command) {
       ->transform(CLI::AsSizeValue(true))
       ->type_name("SIZE");
   command
+      .add_option("--huge-pages", huge_pages,
+                  "Weights in huge pages instead of mapped files: on, off or auto (from 256 MiB to "
+                  "half of the available memory)")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  command
       .add_option(
           "--replay", replay_keep,
           "Approximate: decoder layers see only the last KEEP tokens of a prompt (128; off)")
@@ -62,6 +68,7 @@ Result<std::unique_ptr<ModelRunner>> EngineFlags::load() const {
   options.max_step_tokens = chunk;
   options.replay_keep = replay_keep;
   options.memory_bytes = memory_bytes;
+  TRY(options.huge_pages, parse_huge_pages(huge_pages));
   ProgressBar bar("loading");
   return ModelRunner::load(path, options, [&](double fraction) { bar.update(fraction); });
 }
@@ -74,6 +81,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::open(Options options) const {
   options.max_step_tokens = chunk;
   options.replay_keep = replay_keep;
   options.memory_bytes = memory_bytes;
+  options.huge_pages = huge_pages;
   ProgressBar bar("loading");
   auto engine = Engine::open(options, [&](double fraction) { bar.update(fraction); });
   if (!engine && engine.error().message.starts_with("max_step_tokens")) {

@@ -23,6 +23,7 @@ struct EngineFlags {
   int64_t context = 0;
   int64_t replay_keep = 0;
   int64_t memory_bytes = 0;
+  std::string huge_pages = "auto";
 
   void add_to(CLI::App& command);
   // Without --rounding, which an Engine does not have.

@@ -95,6 +95,8 @@ Json to_json(const Model& model, const InspectReport& report) {
                            {"expert_bytes", weights.experts},
                            {"table_bytes", weights.tables},
                            {"least_bytes", weights.least_bytes()}};
+  const std::string_view mapped = why_mapped(model.checkpoint().file_bytes());
+  json["huge_pages"] = {{"auto", mapped.empty() ? "on" : "off"}, {"why_off", mapped}};
   json["fits"] = Json::array();
   for (const int64_t memory : kMemoryGiB) {
     const int64_t tokens = tokens_that_fit(report, memory * kGiB, 1);
@@ -147,6 +149,10 @@ std::string to_text(const Model& model, const InspectReport& report) {
       "  {} of Engram tables stay in the file\n",
       bytes_text(report.total.bytes), bytes_text(weights.least_bytes()), bytes_text(weights.always),
       bytes_text(weights.experts), bytes_text(weights.tables));
+
+  const std::string_view mapped = why_mapped(model.checkpoint().file_bytes());
+  text += fmt::format("\nweights, with --huge-pages auto on this machine now: {}\n",
+                      mapped.empty() ? "in huge pages" : fmt::format("mapped ({})", mapped));
   return text;
 }
 

@@ -292,6 +292,7 @@ tidemill_info info_of(const ModelInfo& in) {
   out.end_token_count = in.end_tokens.size();
   out.memory_table = in.memory_table.c_str();
   out.cache_rule = in.cache_rule.c_str();
+  out.weights_held = in.weights_held.c_str();
   return out;
 }
 

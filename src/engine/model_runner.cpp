@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
 #include "state/memory_plan.h"
 #include "state/window_snapshots.h"
 
@@ -64,7 +65,9 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   TRY(runner->backend_, make_backend(options, *runner->team_));
   TRY(runner->model_, Model::load(directory, {.progress = std::move(progress),
                                               .memory_bytes = options.memory_bytes,
-                                              .alias_bytes = options.alias_bytes}));
+                                              .alias_bytes = options.alias_bytes,
+                                              .huge_pages = options.huge_pages}));
+  log_info("weights: {}", how_held(runner->model_->checkpoint()));
   const int64_t memory = options.memory_bytes;
   if (memory > 0 && options.alias_bytes == 0 &&
       !WeightResidency::of(*runner->model_).fits(memory)) {

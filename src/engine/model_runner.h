@@ -24,7 +24,8 @@ struct RunnerOptions {
   int threads = 0;           // 0: what affinity and cgroup quota allow
   int64_t alias_bytes = 0;   // LoadOptions::alias_bytes
   int64_t memory_bytes = 0;  // LoadOptions::memory_bytes
-  int64_t context = 0;       // tokens that fit per sequence; 0: the model's own limit
+  HugePages huge_pages = HugePages::kAuto;
+  int64_t context = 0;  // tokens that fit per sequence; 0: the model's own limit
   int64_t sequences = 1;
   // Bytes for blocks, slots and window snapshots, split by MemoryPlan; kAutoState: what a whole
   // context for each sequence takes, half of the machine's memory at most; 0: by pool_blocks.

@@ -44,6 +44,7 @@ const Key kKeys[] = {
     {"threads", &Options::threads, "; 0: as many as there are CPUs", 0, ThreadTeam::kMaxThreads},
     {"alias_bytes", &Options::alias_bytes, " of random weights; 0: the model's own"},
     {"memory_bytes", &Options::memory_bytes, " for weights; 0: all of them"},
+    {"huge_pages", &Options::huge_pages, "auto, on or off"},
     {"context", &Options::context, " tokens; 0: the model's limit", 0, kMaxContext},
     {"sequences", &Options::sequences, "", 1, kMaxSequences},
     {"state_bytes", &Options::state_bytes, "; 0: by context and sequences"},

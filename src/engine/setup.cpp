@@ -88,12 +88,14 @@ Result<DraftTemperatures> draft_temperatures(const Options& options,
 Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,
                                                  std::function<void(double)> progress) {
   CHECK_OK(check(options));
+  TRY(const HugePages huge_pages, parse_huge_pages(options.huge_pages));
   return ModelRunner::load(
       options.model,
       {.backend = options.backend,
        .threads = options.threads,
        .alias_bytes = options.alias_bytes,
        .memory_bytes = options.memory_bytes,
+       .huge_pages = huge_pages,
        .context = options.context,
        .sequences = options.sequences,
        .state_bytes = options.state_bytes > 0   ? options.state_bytes
@@ -152,6 +154,7 @@ ModelInfo model_info(ModelRunner& runner, const StepLoop& loop) {
                  .threads = runner.threads(),
                  .end_tokens = loop.end_tokens(),
                  .weight_bytes = runner.model().checkpoint().file_bytes(),
+                 .weights_held = how_held(runner.model().checkpoint()),
                  .memory_table = runner.memory_table(),
                  .cache_rule = loop.cache_rule()};
   info.defaults.temperature = generation.do_sample ? generation.temperature : 0.0f;

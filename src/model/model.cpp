@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -79,10 +80,31 @@ bool fits_memory(int64_t bytes) {
   return false;
 }
 
+// The checkpoint in huge pages; nothing if it is to stay mapped.
+Result<std::optional<Checkpoint>> in_huge_pages(const Checkpoint& mapped,
+                                                const LoadOptions& options) {
+  const bool automatic = options.huge_pages == HugePages::kAuto;
+  if (options.huge_pages == HugePages::kOff ||
+      (automatic && (options.memory_bytes > 0 || !why_mapped(mapped.file_bytes()).empty()))) {
+    return std::nullopt;
+  }
+  auto resident = resident_checkpoint(mapped, options.progress);
+  if (!resident && automatic && resident.error().code == ErrorCode::kOutOfMemory) {
+    log_info("{}: the weights stay mapped", resident.error().message);
+    return std::nullopt;
+  }
+  return resident;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& directory,
                                            const LoadOptions& options) {
+  if (options.huge_pages == HugePages::kOn && options.memory_bytes > 0) {
+    return fail(ErrorCode::kConflictingOptions,
+                "huge_pages = on reads all weights into memory, and memory_bytes leaves some in "
+                "their files; give one of them");
+  }
   auto model = std::unique_ptr<Model>(new Model());
   TRY(model->config_, Config::load(directory));
   const Config& config = model->config_;
@@ -107,11 +129,24 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
                               ? aliased_checkpoint(config, model->topology_, options.alias_bytes)
                               : Checkpoint::open(directory));
   TRY(auto bound, bind_weights(model->checkpoint_, config, model->topology_));
+  warn_of_unexpected(bound.unexpected);
+  // Only now, so that weights of another shape than configured are not waited for.
+  std::optional<Checkpoint> resident;
+  if (!aliased) {
+    TRY(resident, in_huge_pages(model->checkpoint_, options));
+  }
+  if (resident) {
+    model->checkpoint_ = *std::move(resident);
+    TRY(bound, bind_weights(model->checkpoint_, config, model->topology_));
+  }
   model->weights_ = std::move(bound.weights);
   model->aligned_ = std::move(bound.aligned);
-  warn_of_unexpected(bound.unexpected);
 
   if (aliased) return model;
+  if (resident) {  // what is left is to check the scales
+    CHECK_OK(read_weights(model->checkpoint_, [](std::string_view) { return false; }, {}));
+    return model;
+  }
   const bool fits = options.memory_bytes > 0
                         ? model->checkpoint_.file_bytes() <= options.memory_bytes
                         : fits_memory(model->checkpoint_.file_bytes());

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "model/config.h"
 #include "model/engram.h"
+#include "model/resident_checkpoint.h"
 #include "model/safetensors.h"
 #include "model/topology.h"
 #include "model/weights.h"
@@ -29,16 +30,20 @@ struct LoadOptions {
   // Not 0: the directory has no weights, only config.json and a tokenizer; random ones of the
   // configured shapes take their place in so many bytes (aliased_checkpoint.h). For measurements.
   int64_t alias_bytes = 0;
+  // Are the weights read into huge pages (resident_checkpoint.h), instead of mapped? kAuto: where
+  // why_mapped() has no reason against it and memory_bytes is 0. Does not matter to alias_bytes.
+  HugePages huge_pages = HugePages::kOff;
 };
 
-// Immutable after load; shared by every thread. Holds the mapping that the views point into.
+// Immutable after load; shared by every thread. Holds the memory that the views point into.
 class Model {
  public:
   // A directory as downloaded. Reads config.json, tokenizer.json, engram_token_map.i32 if present
   // (otherwise the map is derived from the tokenizer; a present file is checked by size and
   // range), and all weights. Vision tensors are skipped. Every scale byte of 255 (NaN) is an
   // error that names the tensor (kTensorValue); other tensors that nothing uses are a warning in
-  // the log. Errors: those of Config, Topology, Tokenizer, EngramHash, Checkpoint, bind_weights.
+  // the log. Errors: those of Config, Topology, Tokenizer, EngramHash, Checkpoint, bind_weights,
+  // resident_checkpoint; kConflictingOptions (HugePages::kOn with memory_bytes).
   static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
                                              const LoadOptions& options = {});
 

@@ -178,6 +178,7 @@ static void test_facts(tidemill_engine* engine) {
   EXPECT(info.known.vocabulary == 8192 && info.known.context == 2048);
   EXPECT(info.known.max_drafts == 5 && info.known.end_token_count >= 1);
   EXPECT(strlen(info.known.memory_table) > 0);
+  EXPECT(strstr(info.known.weights_held, "MiB mapped") != NULL); /* small */
   EXPECT(info.newer[0] == 0 && info.known.struct_size == sizeof(info));
 
   stats.struct_size = 2 * sizeof(size_t); /* of a very old header */

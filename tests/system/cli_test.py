@@ -349,6 +349,24 @@ class LittleMemory(Case):
         self.fails(USAGE, *ask, "--memory", str(little["least_bytes"] - 1), says=str(little["least_bytes"]))
 
 
+class HugePages(Case):
+    def test_the_answer_is_the_same_and_paged_weights_exclude_them(self):
+        ask = ("run", "--temperature", "0", "--max-tokens", "20", "The sea")
+        self.assertEqual(self.ok(*ask, "--huge-pages", "on"), self.ok(*ask, "--huge-pages", "off"))
+        self.fails(USAGE, *ask, "--huge-pages", "on", "--memory", "1GB", says="memory_bytes")
+        self.fails(USAGE, *ask, "--huge-pages", "yes", says="--huge-pages")
+
+    def test_the_log_and_inspect_say_how_weights_are_held(self):
+        for command in (("run", "--max-tokens", "1", "a"), ("score", "--tokens", self.file("a", "[0, 51]"))):
+            for held, mode in (("MiB mapped", "off"), ("MiB mapped", "auto"), ("MiB in ", "on")):
+                with self.subTest(command=command, mode=mode):
+                    result = tidemill("--log", "info", *command, "--huge-pages", mode, stdin="The sea")
+                    self.assertRegex(result.stderr, rf"weights: [0-9.]+ {held}")
+        report = json.loads(self.ok("inspect", "--json"))["huge_pages"]
+        self.assertEqual(report["auto"], "off")  # too small
+        self.assertIn(f"mapped ({report['why_off']})", self.ok("inspect"))
+
+
 class Check(Case):
     def test_replay_inputs_need_no_weights(self):
         self.file("config.json", (pathlib.Path(MODEL) / "config.json").read_text(encoding="utf-8"))

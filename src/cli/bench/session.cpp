@@ -178,6 +178,7 @@ class Session {
     json.update(to_json(result_.machine));
     json["model"] = result_.model;
     json["weight_bytes"] = engine.info().weight_bytes;
+    json["weights_held"] = engine.info().weights_held;
     if (floor_) json["read_bytes_per_second"] = floor_->bytes_per_second;
     return record_(json);
   }

@@ -68,6 +68,13 @@ void add_engine(ServeFlags& flags, CLI::App& command) {
       ->type_name("SIZE")
       ->group(group);
   command
+      .add_option("--huge-pages", engine.huge_pages,
+                  "Weights in huge pages instead of mapped files: on, off or auto (from 256 MiB to "
+                  "half of the available memory)")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(group);
+  command
       .add_option("--state-bytes", engine.state_bytes,
                   "Memory for the state of sequences (default: all can be full, within half of "
                   "the machine's memory)")
