@@ -12,7 +12,7 @@ namespace {
 // few, sums stay in their registers, and two chunks lie in L1 beside what is read. Either way in
 // strips of some rows, a few streams at a time, asking for what comes some chunks later.
 inline constexpr int64_t kManyTokensChunk = 1280 / kTileColumns;
-inline constexpr int64_t kFewTokensChunk = 256 / kTileColumns;
+inline constexpr int64_t kFewTokensChunk = 128 / kTileColumns;
 inline constexpr int64_t kStrip = 8;
 inline constexpr int64_t kStepBlocks = 4;
 inline constexpr int64_t kAhead = 8 << 10;  // bytes of weights
