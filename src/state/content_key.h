@@ -2,9 +2,9 @@
 //
 // The key of a block is SHA-256, cut to 128 bits, of the key of the block before it, its 128
 // token ids and the identity of the images they stand for. The chain starts at a root made from
-// the weights, the formats and the tenant. No clock, address or process seed enters, so a key is
-// the same in every process, after a restart and on another machine; without the tenant's salt
-// nobody can compute or guess one.
+// the weights, the formats, the order of products and the tenant. No clock, address or process seed
+// enters, so a key is the same in every process, after a restart and on another machine; without
+// the tenant's salt nobody can compute or guess one.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ std::vector<ImageSpan> image_parts(std::span<const ImageSpan> images, int64_t be
 struct StateIdentity {
   std::string weights;  // digest or revision of the checkpoint
   std::string text;     // tokenizer and prompt template
-  std::string layout;   // StateLayout::fingerprint()
+  std::string layout;   // StateLayout::fingerprint(): of formats and of the order of products
   std::string tenant;   // secret salt of the namespace; empty: shared by all
   // State computed after an encoder replay may be published. Never shared with exact state.
   bool approximate = false;

@@ -19,6 +19,7 @@ int64_t reserve(int64_t& end, int64_t bytes) {
 Result<StateLayout> StateLayout::build(const Config& config, const Topology& topology,
                                        const Backend& backend) {
   StateLayout layout;
+  layout.order = backend.product_order();
   layout.window = backend.window_format(config.head_dim);
   layout.entry = backend.entry_format(config.head_dim);
   layout.key = backend.index_format(config.index_head_dim);
@@ -62,6 +63,7 @@ std::string StateLayout::fingerprint() const {
     return fmt::format(" {} {}x{}", name, static_cast<int>(f.kind), f.width);
   };
   std::string text = fmt::format("block {} tokens {} bytes", kBlockTokens, block_bytes);
+  if (order == ProductOrder::kTiles) text += " in tile order";
   text += format("window", window) + format("entry", entry) + format("key", key);
   for (const Source& s : sources) {
     text += fmt::format(" source 1/{} at {} {}", s.ratio, s.entry_offset, s.key_offset);

@@ -27,6 +27,7 @@ struct StateLayout {
     int64_t key_offset = 0;      // inside a block
     int64_t pending_offset = 0;  // inside a slot; ratio 2 only
   };
+  ProductOrder order = ProductOrder::kPairLanes;  // of the products that the rows come from
   RowFormat window;
   RowFormat entry;
   RowFormat key;
@@ -51,7 +52,7 @@ struct StateLayout {
   // Shortest input that can reuse anything, given all windows.
   int64_t smallest_reusable_prefix() const { return kBlockTokens + 1; }
 
-  // Number formats and arrangement as text: part of every content key.
+  // Number formats, product order and arrangement as text: part of every content key.
   std::string fingerprint() const;
 
   // Error kConfig when the layout cannot work, e.g. a ratio that does not divide the block.

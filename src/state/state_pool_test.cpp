@@ -118,7 +118,7 @@ bool poisoned(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0xFF}; });
 }
 
-TEST(Layout, TheFingerprintNamesFormatsAndPlaces) {
+TEST(Layout, TheFingerprintNamesFormatsOrderAndPlaces) {
   const StateLayout layout = layout_of(released(), released_topology());
   Topology other = released_topology();
   other.kv_sources[2].ratio = 1;
@@ -127,6 +127,9 @@ TEST(Layout, TheFingerprintNamesFormatsAndPlaces) {
   static ReferenceBackend wide(team, *Rounding::parse("none"));
   EXPECT_NE(layout.fingerprint(),
             StateLayout::build(released(), released_topology(), wide)->fingerprint());
+  static ReferenceBackend tiles(team, Rounding{}, ProductOrder::kTiles);
+  EXPECT_NE(layout.fingerprint(),
+            StateLayout::build(released(), released_topology(), tiles)->fingerprint());
   EXPECT_EQ(layout.fingerprint(), layout_of(released(), released_topology()).fingerprint());
 }
 

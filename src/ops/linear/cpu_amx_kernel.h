@@ -1,9 +1,9 @@
 // Kernel of cpu_matmul.h over tile registers T (simd/amx.h).
 //
-// 32 rows of weights are widened a chunk of columns at a time and stay in L1 while all tokens of
-// the call pass by; meanwhile the chunk that follows is widened, a share with every tile, so that
-// the vector units work beside the matrix unit. Sums stay in their registers if there are two tiles
-// of tokens at most. Rows that are not ordinary are computed again, one by one.
+// 32 rows of weights are widened a chunk of columns at a time and stay in the cache while all
+// tokens of the call pass by; meanwhile the chunk that follows is widened, a share with every tile,
+// so that the vector units work beside the matrix unit. Sums stay in their registers if there are
+// two tiles of tokens at most. Rows that are not ordinary are computed again, one by one.
 #pragma once
 
 #include "ops/cpu_kernels.h"
@@ -97,7 +97,6 @@ class TileProduct {
   template <int kRowTiles, int kTokenTiles>
   void multiply(const std::byte* w, int64_t begin, int64_t pair) {
     const int64_t end = widened_.end(begin);
-    const int64_t w_stride = widened_.stride();
     // One token: 16 rows without gaps, in the product and in its result.
     const int64_t stride[2] = {4 * tile_tokens(2 * pair), 4 * tile_tokens(2 * pair + 1)};
     const int64_t step[2] = {stride[0] * kTileSide, stride[1] * kTileSide};
@@ -114,7 +113,7 @@ class TileProduct {
       });
     }
     for (int64_t block = begin; block < end; ++block) {
-      T::template load<kWeights>(w, w_stride);
+      T::template load<kWeights>(w, kTileLine);
       T::template load<kTokens>(x[0], stride[0]);
       T::template multiply<kSums, kWeights, kTokens>();
       x[0] += step[0];
@@ -124,12 +123,12 @@ class TileProduct {
         x[1] += step[1];
       }
       if constexpr (kRowTiles == 2) {
-        T::template load<kWeights + 1>(w + kTileSide * w_stride, w_stride);
+        T::template load<kWeights + 1>(w + kTileBytes, kTileLine);
         T::template multiply<kSums + 2, kWeights + 1, kTokens>();
         if constexpr (kTokenTiles == 2)
           T::template multiply<kSums + 3, kWeights + 1, kTokens + 1>();
       }
-      w += kTileLine;
+      w += 2 * kTileBytes;
       for (due_ += steps_; due_ >= tiles; due_ -= tiles) widened_.step();
     }
     if (end < blocks_ && pairs_ == 1) return;

@@ -8,16 +8,16 @@
 namespace tidemill {
 namespace {
 
-// With many tokens, what is read of a chunk, 16 KiB of weights and as much of two tiles of tokens,
-// lies in L1. With few, memory sets the pace: it is read in longer runs. Either way in strips of
-// some rows, a few streams at a time, asking for what comes some strips later.
-inline constexpr int64_t kChunkColumns = 256;
-inline constexpr int64_t kChunkRun = 640;       // bytes of a row
-inline constexpr int64_t kLargestChunk = 1280;  // columns
+// With many tokens sums are seldom put aside and fetched again: chunks are long and lie in L2. With
+// few, sums stay in their registers, and two chunks lie in L1 beside what is read. Either way in
+// strips of some rows, a few streams at a time, asking for what comes some chunks later.
+inline constexpr int64_t kManyTokensChunk = 1280 / kTileColumns;
+inline constexpr int64_t kFewTokensChunk = 128 / kTileColumns;
 inline constexpr int64_t kStrip = 8;
-inline constexpr int64_t kAhead = 2;
+inline constexpr int64_t kStepBlocks = 4;
+inline constexpr int64_t kAhead = 8 << 10;  // bytes of weights
 // Two chunks, the one in use and the next.
-inline constexpr int64_t kWidenedBytes = 2 * kAmxRows * (2 * kLargestChunk + kTileLine);
+inline constexpr int64_t kWidenedBytes = 2 * kManyTokensChunk * 2 * kTileBytes;
 
 // At most kAmxRows rows, of one row of FP8 scales.
 template <WeightFormat kFormat>
@@ -32,32 +32,34 @@ class WidenedRows {
         rows_(rows),
         rows_below_(rows_below),
         blocks_(w.cols / kTileColumns),
-        chunk_(even_part(blocks_, many_tokens ? kChunkColumns / kTileColumns : kChunkRun / kBytes)),
-        stride_((chunk_ + 1) * kTileLine),
+        chunk_(even_part(blocks_, many_tokens ? kManyTokensChunk : kFewTokensChunk)),
         memory_(memory),
         ordinary_scales_(weights_.template ordinary_scales<Avx512>(rows, w.cols)) {}
 
   // Chunks begin at 0 and where another ends, in blocks of 32 columns.
   int64_t end(int64_t begin) const { return begin + chunk_ < blocks_ ? begin + chunk_ : blocks_; }
-  // From row to row; they begin in different cache sets.
-  int64_t stride() const { return stride_; }
 
-  // Widening goes on by one block of a strip. start() returns where the chunk will lie, in the
-  // place of the one before the last; steps() of them complete it.
+  // Widening goes on by some blocks of a strip. start() returns where the chunk will lie, in the
+  // place of the one before the last: the two A tiles of a block, then those of the next. steps()
+  // of them complete it.
   const std::byte* start(int64_t begin) {
-    std::byte* to = memory_ + (at_.second ? kAmxRows * stride_ : 0);
+    std::byte* to = memory_ + (at_.second ? kWidenedBytes / 2 : 0);
     at_ = {.begin = begin, .end = end(begin), .block = begin, .to = to, .second = !at_.second};
     at_.ahead = distance();
     return to;
   }
-  int64_t steps() const { return (rows_ + kStrip - 1) / kStrip * (at_.end - at_.begin); }
-  void step() {
+  int64_t steps() const {
+    const int64_t strips = (rows_ + kStrip - 1) / kStrip;
+    return strips * ((at_.end - at_.begin + kStepBlocks - 1) / kStepBlocks);
+  }
+  [[gnu::noinline]] void step() {
+    const int64_t end = at_.block + kStepBlocks < at_.end ? at_.block + kStepBlocks : at_.end;
     const int64_t left = rows_ - at_.strip;
-    left >= kStrip ? widen<true>(kStrip) : widen<false>(left);
-    if (++at_.block < at_.end) return;
+    left >= kStrip ? widen_strip(end) : widen_rest(end, left);
+    at_.block = end;
+    if (end < at_.end) return;
     at_.block = at_.begin;
     at_.strip += kStrip;
-    at_.ahead = distance();
   }
 
   // Which rows are ordinary, one bit each: all, or those that are when looked at alone. After the
@@ -83,50 +85,58 @@ class WidenedRows {
   using M = Avx512Bf16;
   static constexpr int64_t kBytes = TileWeights<kFormat>::kBlockBytes;
 
-  // n in parts of about the same size, `most` at most.
+  // n in parts of about the same size, `most` at most; of nothing 1.
   static int64_t even_part(int64_t n, int64_t most) {
     const int64_t parts = (n + most - 1) / most;
-    return parts > 1 ? (n + parts - 1) / parts : n;
+    return parts > 0 ? (n + parts - 1) / parts : 1;
   }
 
-  // Bytes to the strip that will be widened kAhead strips later, in this chunk, in one that follows
-  // or in the first one of the rows below; or 0.
+  // Bytes to the chunk that will be widened about kAhead bytes later, of these rows or of those
+  // below; or 0.
   int64_t distance() const {
-    const int64_t strips = (rows_ + kStrip - 1) / kStrip;
-    const int64_t later = at_.strip / kStrip + kAhead;
-    const int64_t block = at_.begin + later / strips * chunk_;
-    const int64_t rows = later % strips * kStrip - at_.strip;
-    if (block < blocks_) return (block - at_.begin) * kBytes + rows * weights_.stride;
-    return rows_below_ ? (rows_ + rows) * weights_.stride - at_.begin * kBytes : 0;
+    const int64_t chunks = kAhead / (kAmxRows * chunk_ * kBytes) + 1;
+    const int64_t block = at_.begin + chunks * chunk_;
+    if (block < blocks_) return chunks * chunk_ * kBytes;
+    const int64_t below = block - (blocks_ + chunk_ - 1) / chunk_ * chunk_;
+    if (!rows_below_ || below >= blocks_) return 0;
+    return rows_ * weights_.stride + (below - at_.begin) * kBytes;
   }
 
-  template <bool kWhole>
-  void widen(int64_t rows) {
-    if constexpr (kWhole) rows = kStrip;  // a known length
-    constexpr int64_t kPerLine = kBytes < kTileLine ? kTileLine / kBytes : 1;
-    const int64_t stride = weights_.stride;
-    const int64_t scale_stride = weights_.scale_stride;
-    const uint8_t* data = weights_.data + at_.strip * stride + at_.block * kBytes;
-    const uint8_t* scales = weights_.scales + at_.strip * scale_stride + at_.block;
-    std::byte* to = at_.to + at_.strip * stride_ + (at_.block - at_.begin) * kTileLine;
-    // Blocks that share a line take turns in asking for it.
-    for (int64_t r = at_.block % kPerLine; r < rows; r += kPerLine) {
-      Avx512::prefetch(data + r * stride + at_.ahead);
-    }
-    typename M::Seen seen = seen_;
-    uint8_t scale = *scales;
+  TileWeights<kFormat> weights(int64_t row, int64_t block) const {
+    TileWeights<kFormat> result = weights_;
+    result.data += row * result.stride + block * kBytes;
+    result.scales += row * result.scale_stride + block;
+    return result;
+  }
+  // Where the strip lies in the tiles of a block.
+  std::byte* place(int64_t block) const {
+    return at_.to + (block - at_.begin) * 2 * kTileBytes + at_.strip * kTileLine;
+  }
+
+  void widen_strip(int64_t end) {
+    TileRows<kFormat, kStrip> rows(weights(at_.strip, at_.block), false, at_.ahead);
+    std::byte* to = place(at_.block);
+    typename M::Seen seen;  // in registers
+    for (int64_t block = at_.block; block < end; ++block, rows.next_block(), to += 2 * kTileBytes) {
+      rows.template prefetch<Avx512>(block);
+      __m512i wide[kStrip][1];
+      M::template widen_rows<kFormat>(rows, wide, seen);
 #pragma GCC unroll 8
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t half = r / 4 * 4;  // two bases: 8 addresses from few registers
-      const int64_t rest = r % 4;
-      if constexpr (kFormat == WeightFormat::kFp4Row) {
-        scale = scales[half * scale_stride + rest * scale_stride];
-      }
-      __m512i wide[1];
-      M::template widen<kFormat>(data + half * stride + rest * stride, &scale, wide, seen);
-      M::store_register(reinterpret_cast<uint16_t*>(to + half * stride_ + rest * stride_), wide[0]);
+      for (int64_t r = 0; r < kStrip; ++r) _mm512_store_si512(to + r * kTileLine, wide[r][0]);
     }
-    seen_ = seen;
+    seen_.join(seen);
+  }
+  // Of fewer rows.
+  void widen_rest(int64_t end, int64_t rows) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const TileWeights<kFormat> row = weights(at_.strip + r, at_.block);
+      for (int64_t block = at_.block; block < end; ++block) {
+        const int64_t i = block - at_.block;
+        __m512i wide[1];
+        M::template widen<kFormat>(row.data + i * kBytes, row.scales + i, wide, seen_);
+        _mm512_store_si512(place(block) + r * kTileLine, wide[0]);
+      }
+    }
   }
 
   struct Position {
@@ -146,7 +156,6 @@ class WidenedRows {
   const bool rows_below_;  // that are wanted next
   const int64_t blocks_;   // of 32 columns
   const int64_t chunk_;    // in blocks
-  const int64_t stride_;
   std::byte* const memory_;
   const bool ordinary_scales_;
   Position at_;

@@ -101,7 +101,10 @@ class TileRows {
   }
 
   const uint8_t* data(int r) const { return data_[r / 4] + r % 4 * stride_; }
-  const uint8_t* scale(int r) const { return scales_[r / 4] + r % 4 * scale_stride_; }
+  const uint8_t* scale(int r) const {
+    if constexpr (kFormat == WeightFormat::kFp8Block) return scales_[0];  // of all of them
+    return scales_[r / 4] + r % 4 * scale_stride_;
+  }
   template <class S>
   void prefetch(int64_t block) const {
     const uint8_t* next = data_[0] + asked_[block % kTurns];

@@ -73,16 +73,19 @@ void CpuBackend::experts(const ExpertsArgs& a) {
   const int64_t element = kernels_.activation_bytes;
   const int64_t stride = tiles ? inter * element : prepared_stride(inter);
   std::byte* activations = hidden_.bytes(slots * stride);
-  constexpr int64_t kPanel = kTokensAtOnce * kBlock;  // floats; products take two
-  constexpr int64_t kThreadBytes = kMatmulScratch + 3 * kPanel * int64_t{sizeof(float)};
+  constexpr int64_t kPanel = kTokensAtOnce * kBlock;  // floats
+  constexpr int64_t kPanels = 8;                      // of outputs; those of channels take 3
+  constexpr int64_t kThreadBytes = kMatmulScratch + kPanels * kPanel * int64_t{sizeof(float)};
   std::byte* thread_memory = thread_.bytes(context_.team.size() * kThreadBytes);
   const int64_t bytes = slots * inter * hidden / 2;
 
   // w1, w3 and SwiGLU: a unit is one block of channels of one part; those of a part follow one
-  // another, so that its activations stay in L2.
+  // another, so that its activations stay in L2, and many stay with some of the threads.
+  const bool many = slots >= kTokensAtOnce;
   std::atomic<bool> ordinary = true;
   const int64_t channel_blocks = inter / kBlock;
-  for_each_unit(parts * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
+  const int64_t groups = many ? parts : 1;
+  for_each_unit(groups, parts / groups * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
     const Assignments::Part& part = work.parts[static_cast<size_t>(unit / channel_blocks)];
     const int64_t channel = unit % channel_blocks * kBlock;
     std::byte* scratch = thread_memory + rank * kThreadBytes;
@@ -115,10 +118,10 @@ void CpuBackend::experts(const ExpertsArgs& a) {
     }
   });
 
-  // w2 and the sum: a unit is one block of outputs of every token, or two if there are so many
-  // slots that reading them takes long.
-  const bool two = slots >= kTokensAtOnce && hidden / (2 * kBlock) >= 4 * context_.team.size();
-  const int64_t outputs = two ? 2 * kBlock : kBlock;
+  // w2 and the sum: a unit is one block of outputs of every token, or several if there are so many
+  // slots that reading them takes long: then a thread has about two units.
+  const int64_t share = hidden / kBlock / (2 * context_.team.size());
+  const int64_t outputs = kBlock * (many ? std::clamp(share, int64_t{1}, kPanels) : 1);
   for_each_unit((hidden + outputs - 1) / outputs, bytes, [&](int64_t unit, int rank) {
     const int64_t row = unit * outputs;
     const int64_t width = std::min(outputs, hidden - row);

@@ -73,6 +73,11 @@ struct Avx512Bf16 : Avx512 {
     __m512i largest = _mm512_setzero_si512();
     __m512i smallest = _mm512_set1_epi16(-1);
     __m256i code = _mm256_setzero_si256();
+    void join(const Seen& other) {
+      largest = _mm512_max_epu16(largest, other.largest);
+      smallest = _mm512_min_epu16(smallest, other.smallest);
+      code = _mm256_max_epu8(code, other.code);
+    }
   };
 
   template <WeightFormat kFormat>
