@@ -56,7 +56,7 @@ TEST(Forward, WhereTheWeightsAreCannotBeSeen) {
     EXPECT_TRUE(same(bench.run(again, tokens, {64, 1, 9}), expected)) << experts;
     const WeightPager::Counters& c = (*pager)->counters();
     // With 7 places an expert is seldom still there, and one that is being read is a miss.
-    if (experts == 20) EXPECT_GT(c.hits, 0);
+    EXPECT_GT(c.hits, experts == 20 ? 0 : -1);
     EXPECT_GT(c.misses, 0);
     EXPECT_EQ(c.mapped > 0, experts == 7);
     bench.pool().release(again);
