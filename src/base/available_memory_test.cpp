@@ -3,26 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <fstream>
 
 #include "base/huge_memory.h"
-#include "base/temp_directory.h"
+#include "base/test_machine.h"
 
 namespace tidemill {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A machine's /proc and /sys, with the files a test puts there.
-class AvailableMemory : public testing::Test {
+class AvailableMemory : public TestMachine {
  protected:
-  void put(const std::string& name, const std::string& text) {
-    fs::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name) << text;
-  }
   int64_t left() const { return cgroup_memory_left(root_.path()); }
-
-  TempDirectory root_;
 };
 
 TEST_F(AvailableMemory, OfTheMachine) {

@@ -3,26 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 
-#include "base/temp_directory.h"
+#include "base/test_machine.h"
 #include "base/thread_team.h"
 
 namespace tidemill {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A machine's /proc and /sys, with the files a test puts there.
-class CpuQuota : public testing::Test {
+class CpuQuota : public TestMachine {
  protected:
-  void put(const std::string& name, const std::string& text) {
-    fs::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name) << text;
-  }
   double quota() const { return cgroup_cpu_quota(root_.path()); }
-
-  TempDirectory root_;
 };
 
 TEST_F(CpuQuota, NoFilesMeansNoLimit) { EXPECT_TRUE(std::isinf(quota())); }
