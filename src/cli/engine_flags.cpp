@@ -9,9 +9,8 @@
 
 namespace tidemill::cli {
 
-void EngineFlags::add_engine_to(CLI::App& command) {
-  command.add_option("--model", model, "Checkpoint directory (default: $TIDEMILL_MODEL, or mini)");
-  command
+CLI::Option* add_backend(CLI::App& command, std::string& backend) {
+  return command
       .add_option(
           "--backend", backend,
           "cpu (the best of cpu-amx, cpu-avx512bf16, cpu-avx512 and cpu-avx2), or reference: slow, "
@@ -19,6 +18,28 @@ void EngineFlags::add_engine_to(CLI::App& command) {
       ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx",
                              "reference", "reference-tiles"}))
       ->capture_default_str();
+}
+
+CLI::Option* add_memory(CLI::App& command, int64_t& bytes) {
+  return command
+      .add_option("--memory", bytes,
+                  "For weights, as 24GB: experts that do not fit stay in the file (default: all)")
+      ->transform(CLI::AsSizeValue(true))
+      ->type_name("SIZE");
+}
+
+CLI::Option* add_huge_pages(CLI::App& command, std::string& huge_pages) {
+  return command
+      .add_option("--huge-pages", huge_pages,
+                  "Weights in huge pages instead of mapped files: on, off or auto (from 256 MiB to "
+                  "half of the available memory)")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+}
+
+void EngineFlags::add_engine_to(CLI::App& command) {
+  command.add_option("--model", model, "Checkpoint directory (default: $TIDEMILL_MODEL, or mini)");
+  add_backend(command, backend);
   command.add_option("--threads", threads, "Threads (default: the CPUs this process may use)")
       ->check(CLI::Range(1, ThreadTeam::kMaxThreads));
   command.add_option("--chunk", chunk, "Tokens of a prompt that are processed at once")
@@ -27,17 +48,8 @@ void EngineFlags::add_engine_to(CLI::App& command) {
   command
       .add_option("--context", context, "Make room for so many tokens (default: the model's limit)")
       ->check(CLI::Range(int64_t{1}, kMaxContext));
-  command
-      .add_option("--memory", memory_bytes,
-                  "For weights, as 24GB: experts that do not fit stay in the file (default: all)")
-      ->transform(CLI::AsSizeValue(true))
-      ->type_name("SIZE");
-  command
-      .add_option("--huge-pages", huge_pages,
-                  "Weights in huge pages instead of mapped files: on, off or auto (from 256 MiB to "
-                  "half of the available memory)")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
-      ->capture_default_str();
+  add_memory(command, memory_bytes);
+  add_huge_pages(command, huge_pages);
   command
       .add_option(
           "--replay", replay_keep,

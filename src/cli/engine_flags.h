@@ -14,6 +14,11 @@
 
 namespace tidemill::cli {
 
+// Flags that `serve` has too, among its own.
+CLI::Option* add_backend(CLI::App& command, std::string& backend);
+CLI::Option* add_memory(CLI::App& command, int64_t& bytes);
+CLI::Option* add_huge_pages(CLI::App& command, std::string& huge_pages);
+
 struct EngineFlags {
   std::string model;                  // empty: find_model decides
   std::string backend = "cpu";        // RunnerOptions::backend

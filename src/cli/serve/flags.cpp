@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "base/thread_team.h"
+#include "cli/engine_flags.h"
 #include "cli/model_directory.h"
 #include "model/config.h"
 
@@ -22,14 +23,7 @@ void add_engine(ServeFlags& flags, CLI::App& command) {
       .add_option("--model", flags.model,
                   "Checkpoint directory (default: $TIDEMILL_MODEL, or mini)")
       ->group(group);
-  command
-      .add_option(
-          "--backend", engine.backend,
-          "cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, reference or reference-tiles")
-      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx",
-                             "reference", "reference-tiles"}))
-      ->capture_default_str()
-      ->group(group);
+  add_backend(command, engine.backend)->group(group);
   command.add_option("--threads", engine.threads, "Of the engine (default: the CPUs there are)")
       ->check(CLI::Range(1, ThreadTeam::kMaxThreads))
       ->group(group);
@@ -61,19 +55,8 @@ void add_engine(ServeFlags& flags, CLI::App& command) {
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->capture_default_str()
       ->group(group);
-  command
-      .add_option("--memory", engine.memory_bytes,
-                  "For weights, as 24GB: experts that do not fit stay in the file (default: all)")
-      ->transform(CLI::AsSizeValue(true))
-      ->type_name("SIZE")
-      ->group(group);
-  command
-      .add_option("--huge-pages", engine.huge_pages,
-                  "Weights in huge pages instead of mapped files: on, off or auto (from 256 MiB to "
-                  "half of the available memory)")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
-      ->capture_default_str()
-      ->group(group);
+  add_memory(command, engine.memory_bytes)->group(group);
+  add_huge_pages(command, engine.huge_pages)->group(group);
   command
       .add_option("--state-bytes", engine.state_bytes,
                   "Memory for the state of sequences (default: all can be full, within half of "
