@@ -13,8 +13,12 @@ add_library(tidemill_options INTERFACE)
 # numbers do not depend on what the compiler happens to fuse.
 # -Wno-missing-field-initializers: with designated initializers, leaving a field to its default is
 # the point.
-target_compile_options(tidemill_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-  -Wno-sign-conversion -Wno-missing-field-initializers -Werror -fno-math-errno -ffp-contract=off)
+set(cxx_options -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  -Wno-missing-field-initializers -Werror -fno-math-errno -ffp-contract=off)
+# Warnings of the generated host code are not ours. C7510: ptxas ran wgmma instructions one by one.
+set(cuda_options --expt-relaxed-constexpr -fmad=false -Werror=all-warnings)
+target_compile_options(tidemill_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")
 target_include_directories(tidemill_options INTERFACE ${CMAKE_SOURCE_DIR}/include
   ${CMAKE_SOURCE_DIR}/src)
 if(TIDEMILL_SANITIZE)

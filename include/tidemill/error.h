@@ -19,6 +19,7 @@ enum class ErrorCode : int32_t {
   kFileRead = 2002,
   kFileWrite = 2003,
   kOutOfMemory = 2004,
+  kDevice = 2005,  // an accelerator: none, or one that has failed
   // 3xxx checkpoint: the model directory is wrong
   kConfig = 3001,
   kSafetensors = 3002,

@@ -19,6 +19,7 @@ static_assert(same(ErrorCode::kInvalidArgument, TIDEMILL_INVALID_ARGUMENT) &&
               same(ErrorCode::kFileRead, TIDEMILL_FILE_READ) &&
               same(ErrorCode::kFileWrite, TIDEMILL_FILE_WRITE) &&
               same(ErrorCode::kOutOfMemory, TIDEMILL_OUT_OF_MEMORY) &&
+              same(ErrorCode::kDevice, TIDEMILL_DEVICE) &&
               same(ErrorCode::kConfig, TIDEMILL_CONFIG) &&
               same(ErrorCode::kSafetensors, TIDEMILL_SAFETENSORS) &&
               same(ErrorCode::kTensorMissing, TIDEMILL_TENSOR_MISSING) &&

@@ -169,7 +169,7 @@ Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
   }
   const Clock::time_point begin = Clock::now();
   CHECK_OK(runner_.forward().prepare(items));
-  const StepOutput output = runner_.forward().execute();
+  TRY(const StepOutput output, runner_.forward().execute());
   Forward::commit(items);
   const Clock::time_point computed = Clock::now();
   out.forward_ms += 1e3 * seconds_between(begin, computed);

@@ -29,9 +29,16 @@ Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, Thre
   if (options.backend == "cpu-avx512") return make_cpu_backend(team, CpuIsa::kAvx512);
   if (options.backend == "cpu-avx512bf16") return make_cpu_backend(team, CpuIsa::kAvx512Bf16);
   if (options.backend == "cpu-amx") return make_cpu_backend(team, CpuIsa::kAmx);
+  if (options.backend == "cuda") {
+    if (options.memory_bytes > 0) {
+      return fail(ErrorCode::kConflictingOptions,
+                  "--memory is for weights that stay on the disk of a cpu backend; cuda holds all");
+    }
+    return make_cuda_backend();
+  }
   return fail(ErrorCode::kInvalidArgument,
               "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, "
-              "reference, reference-tiles",
+              "cuda, reference, reference-tiles",
               options.backend);
 }
 
@@ -95,11 +102,19 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   }
   if (context == 0) context = config.max_position_embeddings;
 
+  if (!runner->backend_->host_memory()) {
+    TRY(auto placed, PlacedWeights::create(runner->model_->weights(), *runner->backend_));
+    runner->weights_ = std::make_unique<PlacedWeights>(std::move(placed));
+    log_info("weights on the device: {} bytes", runner->weights_->bytes());
+  }
   CHECK_OK(runner->make_pool());
-  TRY(auto forward, Forward::create(*runner->model_, *runner->backend_, *runner->pool_,
-                                    {.max_tokens = options.max_step_tokens,
-                                     .replay_form = options.replay_form,
-                                     .pager = runner->pager_.get()}));
+  TRY(auto forward,
+      Forward::create(
+          *runner->model_, *runner->backend_, *runner->pool_,
+          {.max_tokens = options.max_step_tokens,
+           .replay_form = options.replay_form,
+           .pager = runner->pager_.get(),
+           .weights = runner->weights_ != nullptr ? &runner->weights_->weights() : nullptr}));
   runner->forward_ = std::make_unique<Forward>(std::move(forward));
   return runner;
 }

@@ -12,13 +12,14 @@
 #include "model/model.h"
 #include "model/weight_pager.h"
 #include "ops/backend.h"
+#include "ops/placed_weights.h"
 #include "state/state_pool.h"
 
 namespace tidemill {
 
 struct RunnerOptions {
   static constexpr int64_t kAutoState = -1;
-  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | reference | reference-tiles
+  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | cuda | reference | reference-tiles
   std::string backend = "cpu";
   Rounding rounding;         // other than the released one: reference only
   int threads = 0;           // 0: what affinity and cgroup quota allow
@@ -75,7 +76,8 @@ class ModelRunner {
   std::unique_ptr<Model> model_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<WeightPager> pager_;  // null: all weights are in memory
+  std::unique_ptr<PlacedWeights> weights_;  // null: where the model has them
+  std::unique_ptr<WeightPager> pager_;      // null: all weights are in memory
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<Forward> forward_;
 };

@@ -16,12 +16,12 @@ void Forward::run_backbone() {
   x_ = work_.x.first(tokens);
   taps_ = work_.taps.first(tokens);
 
-  const auto rotations = [&](const std::vector<int64_t>& positions, bool compressed,
+  const auto rotations = [&](const StepArray<int64_t>& positions, bool compressed,
                              const Rows& table) {
     backend_->rope_table(
-        {.position = positions.data(),
-         .frequencies = (compressed ? compressed_frequencies_ : plain_frequencies_).data(),
-         .table = table.first(static_cast<int64_t>(positions.size()))});
+        {.position = positions.device(),
+         .frequencies = compressed ? work_.frequencies_compressed : work_.frequencies_plain,
+         .table = table.first(positions.count())});
   };
   rotations(input_.all.position, false, work_.rope_plain);
   rotations(input_.all.position, true, work_.rope_compressed);
@@ -33,20 +33,17 @@ void Forward::run_backbone() {
     rotations(set.position, true, work_.rope_entries[set.ratio]);
   }
 
-  backend_->gather({.table = &model_->weights().embed,
-                    .rows = input_.ids.data(),
+  backend_->gather({.table = &weights().embed,
+                    .rows = input_.ids.device(),
                     .copies = config.hc_mult,
                     .out = h_});
   // The first attention half is handed the one-hot `pre`: its input is the embedding itself.
-  for (int64_t t = 0; t < tokens; ++t) {
-    std::fill_n(pre_.f32(t), config.hc_mult, 0.0f);
-    pre_.f32(t)[0] = 1.0f;
-  }
+  backend_->repeat_row({.row = work_.first_pre, .out = pre_});
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     run_layer(layer);
     if (rows_->count == 0) break;  // a prompt chunk before the tail: its global KV is complete
   }
-  if (rows_->count > 0 && !model_->weights().draft.stages.empty()) fill_draft_rings();
+  if (rows_->count > 0 && !weights().draft.stages.empty()) fill_draft_rings();
 }
 
 Forward::Scope Forward::scope_of(int64_t layer) const {
@@ -63,7 +60,7 @@ Forward::Scope Forward::scope_of(int64_t layer) const {
 
 void Forward::run_layer(int64_t layer) {
   const Config& config = model_->config();
-  const LayerWeights& w = model_->weights().layers[static_cast<size_t>(layer)];
+  const LayerWeights& w = weights().layers[static_cast<size_t>(layer)];
   const LayerRole& role = model_->topology().layers[static_cast<size_t>(layer)];
 
   if (role.engram >= 0) apply_engram(layer);
@@ -92,7 +89,7 @@ void Forward::cut_to_tail() {
   narrow_streams(input_.tail_row);
   const auto narrow = [&](Rows& current, const Rows& spare) {
     const Rows out = spare.first(rows_->count);
-    backend_->select_rows({.in = current, .row = input_.tail_row.data(), .out = out});
+    backend_->select_rows({.in = current, .row = input_.tail_row.device(), .out = out});
     current = out;
   };
   narrow(x_, work_.x_spare);
@@ -102,24 +99,16 @@ void Forward::cut_to_tail() {
 void Forward::apply_engram(int64_t layer) {
   const Config& config = model_->config();
   const LayerRole& role = model_->topology().layers[static_cast<size_t>(layer)];
-  const EngramWeights& w = model_->weights().layers[static_cast<size_t>(layer)].engram;
+  const EngramWeights& w = weights().layers[static_cast<size_t>(layer)].engram;
   const int64_t tokens = rows_->count;
   const Rows values = work_.engram_values.first(tokens);
   const Rows kvv = work_.engram_kvv.first(tokens);
   const Rows gate = work_.engram_gate.first(tokens);
 
-  const std::vector<int64_t>& rows = input_.engram_rows[static_cast<size_t>(role.engram)];
-  const int64_t columns = config.engram_columns();
-  std::vector<int64_t> of_tail;
-  if (rows_ == &input_.tail) {
-    for (const int64_t row : input_.tail_row) {
-      of_tail.insert(of_tail.end(), rows.begin() + row * columns,
-                     rows.begin() + (row + 1) * columns);
-    }
-  }
+  const auto& rows = rows_ == &input_.tail ? input_.engram_tail_rows : input_.engram_rows;
   backend_->gather({.table = &w.table,
-                    .rows = of_tail.empty() ? rows.data() : of_tail.data(),
-                    .per_row = columns,
+                    .rows = rows[static_cast<size_t>(role.engram)].device(),
+                    .per_row = config.engram_columns(),
                     .out = values});
   backend_->linear({.w = &w.wkv, .x = values, .y = kvv, .quantise_input = true});
   backend_->engram_gate({.h = h_,
@@ -128,33 +117,40 @@ void Forward::apply_engram(int64_t layer) {
                          .q_weight = &w.q_weight,
                          .k_weight = &w.k_weight,
                          .eps = config.rms_norm_eps,
-                         .image = rows_->image.empty() ? nullptr : rows_->image.data(),
+                         .image = rows_->image.empty() ? nullptr : rows_->image.device(),
                          .gate = gate});
   see("engram_gate", scope_of(layer), gate);
 }
 
 void Forward::head(const Rows& z, const Rows& logits) {
-  backend_->linear({.w = &model_->weights().head, .x = z, .y = logits, .f32_output = true});
+  backend_->linear({.w = &weights().head, .x = z, .y = logits, .f32_output = true});
 }
 
-void Forward::see(std::string_view name, const Scope& scope, const Rows& values) const {
+// An observer may change what it sees.
+void Forward::see(std::string_view name, const Scope& scope, const Rows& values) {
   if (!observer_) return;
+  const Rows seen = on_host(values);
   observer_({.name = name,
              .layer = scope.layer,
              .rows = scope.rows,
-             .values = values,
+             .values = seen,
              .ids = nullptr,
              .ids_width = 0});
+  if (backend_->host_memory()) return;
+  for (int64_t t = 0; t < values.count; ++t) {
+    backend_->copy(values.f32(t), seen.f32(t), values.width * static_cast<int64_t>(sizeof(float)));
+  }
 }
 
-void Forward::see(std::string_view name, const Scope& scope, const int32_t* ids,
-                  int64_t width) const {
+void Forward::see(std::string_view name, const Scope& scope, int32_t* ids, int64_t width) {
   if (!observer_) return;
+  // Four bytes each, as floats are.
+  const Rows seen = on_host(Rows{ids, h_.count, width, width});
   observer_({.name = name,
              .layer = scope.layer,
              .rows = scope.rows,
              .values = {},
-             .ids = ids,
+             .ids = static_cast<const int32_t*>(seen.data),
              .ids_width = width});
 }
 

@@ -11,8 +11,8 @@ PagedRows Forward::paged(int64_t source, bool keys) const {
           .offset = keys ? s.key_offset : s.entry_offset,
           .rows_per_block = s.rows_per_block,
           .format = keys ? layout.key : layout.entry,
-          .table = input_.block_table.data(),
-          .table_begin = input_.block_begin.data()};
+          .table = input_.block_table.device(),
+          .table_begin = input_.block_begin.device()};
 }
 
 // Entries and index keys of the tokens that complete a group in this step (spec 7.1); a group's
@@ -21,7 +21,7 @@ PagedRows Forward::paged(int64_t source, bool keys) const {
 void Forward::compress(int64_t layer) {
   const Config& config = model_->config();
   const LayerRole& role = model_->topology().layers[static_cast<size_t>(layer)];
-  const CompressorWeights& w = model_->weights().layers[static_cast<size_t>(layer)].compressor;
+  const CompressorWeights& w = weights().layers[static_cast<size_t>(layer)].compressor;
   const StateLayout& layout = pool_->layout();
   const StateLayout::Source& source = layout.sources[static_cast<size_t>(role.kv_source)];
   const EntrySet& set = input_.entries_of(role.ratio);
@@ -32,7 +32,7 @@ void Forward::compress(int64_t layer) {
     Rows x = x_;
     if (set.count() < x_.count) {  // replayed tokens have no entries
       x = work_.x_spare.first(set.count());
-      backend_->select_rows({.in = x_, .row = set.last_row.data(), .out = x});
+      backend_->select_rows({.in = x_, .row = set.last_row.device(), .out = x});
     }
     if (x.count > 0) backend_->linear({.w = &w.wkv, .x = x, .y = latent});
   } else {
@@ -43,18 +43,18 @@ void Forward::compress(int64_t layer) {
     backend_->linear({.w = &w.wgate, .x = x_, .y = g, .f32_output = true});
     backend_->compress_pairs({.k = k,
                               .g = g,
-                              .odd_row = set.last_row.data(),
-                              .even_row = set.first_row.data(),
+                              .odd_row = set.last_row.device(),
+                              .even_row = set.first_row.device(),
                               .pending_base = pool_->slots(),
                               .pending_add = source.pending_offset,
-                              .pending_offset = set.pending_offset.data(),
+                              .pending_offset = set.pending_offset.device(),
                               .latent = latent});
     backend_->scatter_rows({.rows = static_cast<const std::byte*>(pair.data),
                             .count = pair.count,
                             .row_bytes = layout.pending_row_bytes,
                             .base = pool_->slots(),
                             .add = source.pending_offset,
-                            .offset = set.pending_store.data()});
+                            .offset = set.pending_store.device()});
   }
   if (set.count() == 0) return;
   const Rows rotation = work_.rope_entries[role.ratio].first(set.count());
@@ -67,14 +67,14 @@ void Forward::compress(int64_t layer) {
                         .format = layout.key,
                         .base = pool_->blocks(),
                         .add = source.key_offset,
-                        .offset = set.key_store.data()});
+                        .offset = set.key_store.device()});
 
   backend_->rope({.x = latent, .table = rotation});
   backend_->store_rows({.x = latent,
                         .format = layout.entry,
                         .base = pool_->blocks(),
                         .add = source.entry_offset,
-                        .offset = set.entry_store.data()});
+                        .offset = set.entry_store.device()});
 }
 
 void Forward::store_window(const Scope& scope) {
@@ -83,7 +83,7 @@ void Forward::store_window(const Scope& scope) {
                           .row_bytes = pool_->layout().window.bytes(),
                           .base = pool_->slots(),
                           .add = scope.ring_add,
-                          .offset = scope.rows->ring_store.data()});
+                          .offset = scope.rows->ring_store.device()});
 }
 
 // The drafter's context rows of the committed tokens come from the backbone's taps, never from the
@@ -91,18 +91,18 @@ void Forward::store_window(const Scope& scope) {
 void Forward::fill_draft_rings() {
   const Config& config = model_->config();
   const StateLayout& layout = pool_->layout();
-  const DraftWeights& draft = model_->weights().draft;
-  const int64_t count = static_cast<int64_t>(input_.draft_row.size());
+  const DraftWeights& draft = weights().draft;
+  const int64_t count = input_.draft_row.count();
   if (count == 0) return;
   const Rows& spare = taps_.data == work_.taps.data ? work_.taps_spare : work_.taps;
   const Rows taps = spare.first(count);
-  backend_->select_rows({.in = taps_, .row = input_.draft_row.data(), .out = taps});
+  backend_->select_rows({.in = taps_, .row = input_.draft_row.device(), .out = taps});
 
   const Rows main_x = work_.main_x.first(count);
   const Rows kv = work_.kv.first(count);
   const Rows rotation = work_.rope_draft.first(count);
-  backend_->rope_table({.position = input_.draft_position.data(),
-                        .frequencies = plain_frequencies_.data(),
+  backend_->rope_table({.position = input_.draft_position.device(),
+                        .frequencies = work_.frequencies_plain,
                         .table = rotation});
   backend_->linear({.w = &draft.main_proj, .x = taps, .y = main_x, .quantise_input = true});
   backend_->rms_norm(
@@ -116,7 +116,7 @@ void Forward::fill_draft_rings() {
                           .format = layout.window,
                           .base = pool_->slots(),
                           .add = layout.draft_ring_offset[stage],
-                          .offset = input_.draft_store.data()});
+                          .offset = input_.draft_store.device()});
   }
 }
 

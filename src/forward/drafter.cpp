@@ -8,7 +8,7 @@ namespace tidemill {
 
 Status Forward::draft(std::span<const DraftItem> items) {
   const Config& config = model_->config();
-  const DraftWeights& draft = model_->weights().draft;
+  const DraftWeights& draft = weights().draft;
   const StateLayout& layout = pool_->layout();
   const int64_t block = config.dspark_block_size;
   const int64_t sequences = static_cast<int64_t>(items.size());
@@ -54,21 +54,22 @@ Status Forward::draft(std::span<const DraftItem> items) {
     }
   }
 
+  std::vector<StagedArray> arrays{draft_ids_.staged(), draft_ring_offset_.staged()};
+  draft_rows_.list(arrays);
+  backend_->stage(arrays);
+
   h_ = work_.h.first(tokens);
   pre_ = work_.pre.first(tokens);
   x_ = work_.x.first(tokens);
   const Rows rotation = work_.rope_draft.first(tokens);
-  backend_->rope_table({.position = draft_rows_.position.data(),
-                        .frequencies = plain_frequencies_.data(),
+  backend_->rope_table({.position = draft_rows_.position.device(),
+                        .frequencies = work_.frequencies_plain,
                         .table = rotation});
-  backend_->gather({.table = &model_->weights().embed,
-                    .rows = draft_ids_.data(),
+  backend_->gather({.table = &weights().embed,
+                    .rows = draft_ids_.device(),
                     .copies = config.hc_mult,
                     .out = h_});
-  for (int64_t t = 0; t < tokens; ++t) {
-    std::fill_n(pre_.f32(t), config.hc_mult, 0.0f);
-    pre_.f32(t)[0] = 1.0f;
-  }
+  backend_->repeat_row({.row = work_.first_pre, .out = pre_});
   for (size_t stage = 0; stage < draft.stages.size(); ++stage) {
     const LayerWeights& w = draft.stages[stage];
     const Scope scope{.rows = &draft_rows_,
@@ -96,9 +97,9 @@ Status Forward::draft(std::span<const DraftItem> items) {
 
 Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32_t> previous) {
   const Config& config = model_->config();
-  const DraftWeights& draft = model_->weights().draft;
+  const DraftWeights& draft = weights().draft;
   const int64_t block = config.dspark_block_size;
-  const int64_t sequences = static_cast<int64_t>(draft_ring_offset_.size());
+  const int64_t sequences = draft_ring_offset_.count();
   if (k != draft_next_ || k >= block || static_cast<int64_t>(previous.size()) != sequences) {
     return fail(ErrorCode::kInternal, "draft position {} of {} asked for {} sequences, {} is due",
                 k, block, previous.size(), draft_next_);
@@ -112,17 +113,20 @@ Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32
   };
   const Rows hidden = every_block(work_.draft_hidden);
   const Rows markov = hidden.slice(config.hidden_size, config.dspark_markov_rank);
-  backend_->gather({.table = &draft.markov_embed, .rows = ids.data(), .out = markov});
-  draft_confidence_.resize(static_cast<size_t>(sequences));
-  backend_->linear({.w = &draft.confidence,
-                    .x = hidden,
-                    .y = {draft_confidence_.data(), sequences, 1, 1},
-                    .f32_output = true});
+  backend_->copy(work_.draft_previous, ids.data(),
+                 sequences * static_cast<int64_t>(sizeof(int64_t)));
+  backend_->gather({.table = &draft.markov_embed, .rows = work_.draft_previous, .out = markov});
+  const Rows confidence = work_.draft_confidence.first(sequences);
+  backend_->linear({.w = &draft.confidence, .x = hidden, .y = confidence, .f32_output = true});
   const Rows logits = every_block(
       Rows{draft_logits_.get(), sequences * block, config.vocab_size, config.vocab_size});
   backend_->linear(
       {.w = &draft.markov_head, .x = markov, .y = logits, .f32_output = true, .accumulate = true});
-  return DraftRow{logits, draft_confidence_};
+  CHECK_OK(backend_->finish());
+  draft_confidence_.resize(static_cast<size_t>(sequences));
+  backend_->copy(draft_confidence_.data(), confidence.data,
+                 sequences * static_cast<int64_t>(sizeof(float)));
+  return DraftRow{on_host(logits), draft_confidence_};
 }
 
 }  // namespace tidemill

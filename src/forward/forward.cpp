@@ -25,8 +25,6 @@ Result<Forward> Forward::create(const Model& model, Backend& backend, StatePool&
   forward.backend_ = &backend;
   forward.pool_ = &pool;
   forward.options_ = options;
-  forward.plain_frequencies_ = rope_frequencies(config, false);
-  forward.compressed_frequencies_ = rope_frequencies(config, true);
   TRY(forward.work_, Workspace::create(backend, config, pool.layout(), options.max_tokens));
   return forward;
 }
@@ -93,33 +91,47 @@ Status Forward::prepare(std::span<const StepItem> items) {
   }
   build_step_input(model_->config(), model_->engram(), pool_->layout(), options_.replay_form, items,
                    input_);
+  backend_->stage(input_.staged());
   prefetch_tables();
-  return reserve_logits(static_cast<int64_t>(input_.logits_row.size()));
+  return reserve_logits(input_.logits_row.count());
 }
 
 // The rows are known from the token ids, long before the layers that read them.
 void Forward::prefetch_tables() {
   if (options_.pager == nullptr) return;
-  for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
+  for (size_t layer = 0; layer < weights().layers.size(); ++layer) {
     const int64_t table = model_->topology().layers[layer].engram;
     if (table < 0) continue;
-    options_.pager->prefetch_rows(model_->weights().layers[layer].engram.table,
-                                  input_.engram_rows[static_cast<size_t>(table)]);
+    options_.pager->prefetch_rows(weights().layers[layer].engram.table,
+                                  input_.engram_rows[static_cast<size_t>(table)].values());
   }
 }
 
-StepOutput Forward::execute() {
+Result<StepOutput> Forward::execute() {
   const int64_t vocabulary = model_->config().vocab_size;
-  const int64_t count = static_cast<int64_t>(input_.logits_row.size());
+  const int64_t count = input_.logits_row.count();
   const Rows logits{logits_.get(), count, vocabulary, vocabulary};
   run_backbone();
   if (count > 0) {
     narrow_streams(input_.logits_row);
     const Rows z = work_.z.first(count);
-    collapse(pre_, model_->weights().norm, z);
+    collapse(pre_, weights().norm, z);
     head(z, logits);
   }
-  return StepOutput{logits};
+  CHECK_OK(backend_->finish());
+  return StepOutput{on_host(logits)};
+}
+
+Rows Forward::on_host(const Rows& rows) {
+  if (backend_->host_memory()) return rows;
+  host_rows_.resize(static_cast<size_t>(rows.count * rows.width));
+  const int64_t bytes = rows.width * static_cast<int64_t>(sizeof(float));
+  const bool dense = rows.stride == rows.width;
+  for (int64_t t = 0; t < rows.count; t += dense ? rows.count : 1) {
+    backend_->copy(host_rows_.data() + t * rows.width, rows.f32(t),
+                   dense ? rows.count * bytes : bytes);
+  }
+  return {host_rows_.data(), rows.count, rows.width, rows.width};
 }
 
 void Forward::commit(std::span<const StepItem> items) {
@@ -133,17 +145,17 @@ Result<StepOutput> Forward::run(std::span<const StepItem> items) {
   CHECK_OK(check(items));
   CHECK_OK(reserve(items));
   CHECK_OK(prepare(items));
-  const StepOutput output = execute();
+  TRY(const StepOutput output, execute());
   commit(items);
   return output;
 }
 
 // Keeps the given rows of the residual streams, in this order.
-void Forward::narrow_streams(const std::vector<int64_t>& rows) {
-  const int64_t count = static_cast<int64_t>(rows.size());
+void Forward::narrow_streams(const StepArray<int64_t>& rows) {
+  const int64_t count = rows.count();
   const auto narrow = [&](Rows& current, Rows& spare) {
     spare = spare.first(count);
-    backend_->select_rows({.in = current, .row = rows.data(), .out = spare});
+    backend_->select_rows({.in = current, .row = rows.device(), .out = spare});
     std::swap(current, spare);
   };
   narrow(h_, h_spare_);

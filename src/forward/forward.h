@@ -25,9 +25,12 @@ struct ForwardOptions {
   int64_t max_tokens = 512;  // rows of the largest step
   ReplayForm replay_form = ReplayForm::kCompact;
   WeightPager* pager = nullptr;  // null: all weights are in memory
+  // Where ops read weights; null: the model's own are where they can.
+  const ModelWeights* weights = nullptr;
 };
 
-// Logits of the rows that were asked for, items in order. Valid until the next call.
+// Logits of the rows that were asked for, items in order, in memory of the host. Valid until the
+// next call.
 struct StepOutput {
   Rows logits;  // [rows, vocab] float32
 };
@@ -57,9 +60,10 @@ class Forward {
 
   // The same in its parts, for an engine that manages the pool on another thread: the sequences are
   // this thread's own copies, whose blocks have been reserved (otherwise kInternal) and are not
-  // handed out again before the step has finished. Nothing here asks the pool for any.
+  // handed out again before the step has finished. Nothing here asks the pool for any. execute()
+  // fails as Backend::finish does.
   Status prepare(std::span<const StepItem> items);
-  StepOutput execute();
+  Result<StepOutput> execute();
   static void commit(std::span<const StepItem> items);
 
   // ---- drafter (spec: DSpark). Error kInvalidArgument when the checkpoint has none.
@@ -79,6 +83,9 @@ class Forward {
 
   void observe(Observer observer) { observer_ = std::move(observer); }
   const Model& model() const { return *model_; }
+  const ModelWeights& weights() const {
+    return options_.weights != nullptr ? *options_.weights : model_->weights();
+  }
   StatePool& pool() const { return *pool_; }
   Backend& backend() const { return *backend_; }
   int64_t max_tokens() const { return options_.max_tokens; }
@@ -99,7 +106,9 @@ class Forward {
   Status reserve(std::span<const StepItem> items);
   Status reserve_logits(int64_t rows);
   void prefetch_tables();
-  void narrow_streams(const std::vector<int64_t>& rows);
+  void narrow_streams(const StepArray<int64_t>& rows);
+  // The same rows for the host: themselves, or a copy, valid until the next call.
+  Rows on_host(const Rows& rows);
 
   // backbone.cpp
   void run_backbone();
@@ -108,8 +117,8 @@ class Forward {
   void apply_engram(int64_t layer);
   Scope scope_of(int64_t layer) const;
   void head(const Rows& z, const Rows& logits);
-  void see(std::string_view name, const Scope& scope, const Rows& values) const;
-  void see(std::string_view name, const Scope& scope, const int32_t* ids, int64_t width) const;
+  void see(std::string_view name, const Scope& scope, const Rows& values);
+  void see(std::string_view name, const Scope& scope, int32_t* ids, int64_t width);
 
   // sublayers.cpp: shared by the backbone and the drafter
   void attention_half(const Scope& scope, const LayerWeights& w);
@@ -131,8 +140,6 @@ class Forward {
   StatePool* pool_ = nullptr;
   ForwardOptions options_;
   Workspace work_;
-  std::vector<float> plain_frequencies_;
-  std::vector<float> compressed_frequencies_;
   Backend::Buffer logits_;
   int64_t logits_capacity_ = 0;
 
@@ -146,14 +153,15 @@ class Forward {
 
   // The current draft block.
   RowSet draft_rows_;
-  std::vector<int64_t> draft_ids_;
-  std::vector<int64_t> draft_ring_offset_;
+  StepArray<int64_t> draft_ids_;
+  StepArray<int64_t> draft_ring_offset_;
   std::vector<float> draft_confidence_;
   Backend::Buffer draft_logits_;
   int64_t draft_logits_capacity_ = 0;
   int64_t draft_next_ = 0;  // position whose logits are due
 
   Observer observer_;
+  std::vector<float> host_rows_;
 };
 
 }  // namespace tidemill

@@ -85,7 +85,7 @@ struct Builder {
 
     in.ring_offset.push_back(slot_begin(item));
     in.block_begin.push_back(static_cast<int64_t>(in.block_table.size()));
-    in.block_table.insert(in.block_table.end(), s.blocks.begin(), s.blocks.end());
+    in.block_table.append(s.blocks.begin(), s.blocks.end());
     in.all.step_start.push_back(start);
     in.all.step_row.push_back(first_row);
     in.tail.step_start.push_back(std::max(start, decoder_begin));
@@ -123,7 +123,17 @@ struct Builder {
     }
   }
 
-  void mark_images(RowSet& rows, const std::vector<int64_t>* row_of) const {
+  void narrow_engram() const {
+    const int64_t columns = config.engram_columns();
+    for (size_t table = 0; table < in.engram_rows.size(); ++table) {
+      for (const int64_t row : in.tail_row) {
+        const auto begin = in.engram_rows[table].begin() + row * columns;
+        in.engram_tail_rows[table].append(begin, begin + columns);
+      }
+    }
+  }
+
+  void mark_images(RowSet& rows, const StepArray<int64_t>* row_of) const {
     const int64_t image = config.image_token_id;
     if (std::find(in.ids.begin(), in.ids.end(), image) == in.ids.end()) return;
     rows.image.resize(static_cast<size_t>(rows.count));
@@ -138,27 +148,57 @@ struct Builder {
 
 void RowSet::clear() {
   count = 0;
-  for (auto* list : {&position, &window_begin, &window_end, &step_start, &step_row, &ring_store,
-                     &visible[1], &visible[2]}) {
-    list->clear();
+  for (auto* array : {&position, &window_begin, &window_end, &step_start, &step_row, &ring_store,
+                      &visible[1], &visible[2]}) {
+    array->clear();
   }
   sequence.clear();
   image.clear();
+}
+
+void RowSet::list(std::vector<StagedArray>& arrays) {
+  for (auto* array : {&position, &window_begin, &window_end, &step_start, &step_row, &ring_store,
+                      &visible[1], &visible[2]}) {
+    arrays.push_back(array->staged());
+  }
+  arrays.push_back(sequence.staged());
+  arrays.push_back(image.staged());
+}
+
+std::vector<StagedArray> StepInput::staged() {
+  std::vector<StagedArray> arrays;
+  all.list(arrays);
+  if (cut) tail.list(arrays);
+  for (EntrySet& set : entries) {
+    for (auto* array : {&set.position, &set.last_row, &set.first_row, &set.pending_offset,
+                        &set.entry_store, &set.key_store, &set.pending_store}) {
+      arrays.push_back(array->staged());
+    }
+  }
+  for (auto* array : {&ids, &tail_row, &logits_row, &draft_row, &draft_position, &draft_store,
+                      &ring_offset, &block_begin}) {
+    arrays.push_back(array->staged());
+  }
+  for (auto& rows : engram_rows) arrays.push_back(rows.staged());
+  for (auto& rows : engram_tail_rows) arrays.push_back(rows.staged());
+  arrays.push_back(block_table.staged());
+  return arrays;
 }
 
 void build_step_input(const Config& config, const EngramHash& engram, const StateLayout& layout,
                       ReplayForm form, std::span<const StepItem> items, StepInput& in) {
   in.all.clear();
   in.tail.clear();
-  for (auto* list : {&in.ids, &in.tail_row, &in.logits_row, &in.draft_row, &in.draft_position,
-                     &in.draft_store, &in.ring_offset, &in.block_begin}) {
-    list->clear();
+  for (auto* array : {&in.ids, &in.tail_row, &in.logits_row, &in.draft_row, &in.draft_position,
+                      &in.draft_store, &in.ring_offset, &in.block_begin}) {
+    array->clear();
   }
   in.block_table.clear();
   in.entries.assign(2, {});
   in.entries[0].ratio = 1;
   in.entries[1].ratio = 2;
   in.engram_rows.assign(config.engram_layer_ids.size(), {});
+  in.engram_tail_rows.assign(config.engram_layer_ids.size(), {});
 
   const Builder builder{config, engram, layout, in};
   for (size_t i = 0; i < items.size(); ++i) {
@@ -168,6 +208,7 @@ void build_step_input(const Config& config, const EngramHash& engram, const Stat
   in.cut = std::any_of(items.begin(), items.end(), [](const StepItem& item) {
     return decoder_floor(*item.sequence) > encoder_floor(*item.sequence);
   });
+  if (in.cut) builder.narrow_engram();
   builder.mark_images(in.all, nullptr);
   builder.mark_images(in.tail, &in.tail_row);
 }

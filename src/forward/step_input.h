@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "forward/step_array.h"
 #include "model/config.h"
 #include "model/engram.h"
 #include "state/state_pool.h"
@@ -32,54 +33,58 @@ inline int64_t decoder_floor(const Sequence& s) {
 // the item's number in the step.
 struct RowSet {
   int64_t count = 0;
-  std::vector<int64_t> position;
-  std::vector<int32_t> sequence;
-  std::vector<int64_t> window_begin;  // first and one past the last visible window position
-  std::vector<int64_t> window_end;
-  std::vector<int64_t> step_start;  // per sequence: position of its first row in this set
-  std::vector<int64_t> step_row;    // per sequence: number of that row
-  std::vector<int64_t> ring_store;  // ring row of each token, from the start of the slots; -1: none
-  std::vector<int64_t> visible[3];  // [ratio]: entries that each token may select
-  std::vector<uint8_t> image;       // empty: no image tokens
+  StepArray<int64_t> position;
+  StepArray<int32_t> sequence;
+  StepArray<int64_t> window_begin;  // first and one past the last visible window position
+  StepArray<int64_t> window_end;
+  StepArray<int64_t> step_start;  // per sequence: position of its first row in this set
+  StepArray<int64_t> step_row;    // per sequence: number of that row
+  StepArray<int64_t> ring_store;  // ring row of each token, from the start of the slots; -1: none
+  StepArray<int64_t> visible[3];  // [ratio]: entries that each token may select
+  StepArray<uint8_t> image;       // empty: no image tokens
 
   void clear();
+  void list(std::vector<StagedArray>& arrays);
 };
 
 // Entries of one compression ratio that this step completes. Those of adopted tokens are there
 // already: tokens that are replayed have none.
 struct EntrySet {
   int64_t ratio = 1;
-  std::vector<int64_t> position;        // of the entry's first token: its rotation
-  std::vector<int64_t> last_row;        // row of the token that completes it
-  std::vector<int64_t> first_row;       // row of its first token, -1: pending from earlier
-  std::vector<int64_t> pending_offset;  // of the pending row, from the start of the slots
-  std::vector<int64_t> entry_store;     // destinations from the start of the blocks
-  std::vector<int64_t> key_store;
-  std::vector<int64_t> pending_store;  // per row: where its k and g are kept; -1: not needed
+  StepArray<int64_t> position;        // of the entry's first token: its rotation
+  StepArray<int64_t> last_row;        // row of the token that completes it
+  StepArray<int64_t> first_row;       // row of its first token, -1: pending from earlier
+  StepArray<int64_t> pending_offset;  // of the pending row, from the start of the slots
+  StepArray<int64_t> entry_store;     // destinations from the start of the blocks
+  StepArray<int64_t> key_store;
+  StepArray<int64_t> pending_store;  // per row: where its k and g are kept; -1: not needed
 
-  int64_t count() const { return static_cast<int64_t>(position.size()); }
+  int64_t count() const { return position.count(); }
 };
 
 struct StepInput {
-  std::vector<int64_t> ids;         // [T]
-  RowSet all;                       // encoder layers, and every layer without a cut
-  RowSet tail;                      // decoder layers under bounded replay
-  bool cut = false;                 // tail differs from all
-  std::vector<int64_t> tail_row;    // row in `all` of each tail row
-  std::vector<int64_t> logits_row;  // rows (of the decoder's set) whose logits are wanted
-  std::vector<int64_t> draft_row;   // rows (of the decoder's set) kept in the drafter's rings
-  std::vector<int64_t> draft_position;
-  std::vector<int64_t> draft_store;               // their ring rows, from the start of the slots
-  std::vector<EntrySet> entries;                  // by ratio 1, 2
-  std::vector<std::vector<int64_t>> engram_rows;  // [table]: [T, columns]
-  std::vector<int64_t> ring_offset;               // per sequence: its slot
-  std::vector<int32_t> block_table;
-  std::vector<int64_t> block_begin;  // per sequence: its first block in block_table
+  StepArray<int64_t> ids;         // [T]
+  RowSet all;                     // encoder layers, and every layer without a cut
+  RowSet tail;                    // decoder layers under bounded replay
+  bool cut = false;               // tail differs from all
+  StepArray<int64_t> tail_row;    // row in `all` of each tail row
+  StepArray<int64_t> logits_row;  // rows (of the decoder's set) whose logits are wanted
+  StepArray<int64_t> draft_row;   // rows (of the decoder's set) kept in the drafter's rings
+  StepArray<int64_t> draft_position;
+  StepArray<int64_t> draft_store;                    // their ring rows, from the start of the slots
+  std::vector<EntrySet> entries;                     // by ratio 1, 2
+  std::vector<StepArray<int64_t>> engram_rows;       // [table]: [T, columns]
+  std::vector<StepArray<int64_t>> engram_tail_rows;  // the same of the tail; without a cut empty
+  StepArray<int64_t> ring_offset;                    // per sequence: its slot
+  StepArray<int32_t> block_table;
+  StepArray<int64_t> block_begin;  // per sequence: its first block in block_table
 
   const RowSet& decoder() const { return cut ? tail : all; }
   const EntrySet& entries_of(int64_t ratio) const {
     return entries[static_cast<size_t>(ratio - 1)];
   }
+  // Every array, for Backend::stage.
+  std::vector<StagedArray> staged();
 };
 
 // Two equivalent ways to run a cut (bounded replay): compute every row and hide what the tail must

@@ -1,4 +1,5 @@
 // The two halves of a layer: hyper-connection, norm, sublayer, hyper-connection.
+#include <algorithm>
 #include <cmath>
 
 #include "forward/forward.h"
@@ -53,7 +54,7 @@ void Forward::ffn_half(const Scope& scope, const LayerWeights& w, int64_t topk) 
                    .gate = &w.moe.gate,
                    .bias = w.moe.bias,
                    .bias_vl = w.moe.bias_vl,
-                   .image = scope.rows->image.empty() ? nullptr : scope.rows->image.data(),
+                   .image = scope.rows->image.empty() ? nullptr : scope.rows->image.device(),
                    .topk = topk,
                    .scale = config.routed_scaling_factor,
                    .ids = work_.expert_ids,
@@ -97,32 +98,28 @@ void Forward::attention(const Scope& scope, const LayerWeights& w) {
   backend_->linear({.w = &a.wkv, .x = x_, .y = kv, .quantise_input = true});
   backend_->rms_norm({.x = kv, .weight = a.kv_norm, .eps = config.rms_norm_eps, .y = kv});
   backend_->rope({.x = kv, .table = scope.rope});
-  std::vector<int64_t> packed(static_cast<size_t>(tokens));
-  for (size_t t = 0; t < packed.size(); ++t) {
-    packed[t] = static_cast<int64_t>(t) * layout.window.bytes();
-  }
   backend_->store_rows(
-      {.x = kv, .format = layout.window, .base = work_.fresh, .offset = packed.data()});
+      {.x = kv, .format = layout.window, .base = work_.fresh, .offset = work_.fresh_offset});
 
-  AttendArgs args{
-      .q = q,
-      .out = o,
-      .heads = heads,
-      .sink = a.sink,
-      .sequence = scope.rows->sequence.data(),
-      .window_begin = scope.rows->window_begin.data(),
-      .window_end = scope.rows->window_end.data(),
-      .window_format = layout.window,
-      .fresh = work_.fresh,
-      .step_start = scope.rows->step_start.data(),
-      .step_row = scope.rows->step_row.data(),
-      .ring_base = pool_->slots(),
-      .ring_add = scope.ring_add,
-      .ring_offset = scope.role != nullptr ? input_.ring_offset.data() : draft_ring_offset_.data(),
-      .ring_rows = layout.ring_rows,
-      .entries = {},
-      .selected = work_.selected,
-      .topk = config.index_topk};
+  AttendArgs args{.q = q,
+                  .out = o,
+                  .heads = heads,
+                  .sink = a.sink,
+                  .sequence = scope.rows->sequence.device(),
+                  .window_begin = scope.rows->window_begin.device(),
+                  .window_end = scope.rows->window_end.device(),
+                  .window_format = layout.window,
+                  .fresh = work_.fresh,
+                  .step_start = scope.rows->step_start.device(),
+                  .step_row = scope.rows->step_row.device(),
+                  .ring_base = pool_->slots(),
+                  .ring_add = scope.ring_add,
+                  .ring_offset = scope.role != nullptr ? input_.ring_offset.device()
+                                                       : draft_ring_offset_.device(),
+                  .ring_rows = layout.ring_rows,
+                  .entries = {},
+                  .selected = work_.selected,
+                  .topk = config.index_topk};
   if (scope.role != nullptr && scope.role->kv_source >= 0) {
     if (scope.role->owns_index) select_entries(scope, w.indexer);
     args.entries = paged(scope.role->kv_source, false);
@@ -153,12 +150,14 @@ void Forward::select_entries(const Scope& scope, const IndexerWeights& w) {
   backend_->linear(
       {.w = &w.weights_proj, .x = x_, .y = weight, .scale = static_cast<float>(factor)});
 
+  const StepArray<int64_t>& visible = scope.rows->visible[role.ratio];
   backend_->index_select({.q = q,
                           .weight = weight,
                           .heads = heads,
                           .keys = paged(role.kv_source, true),
-                          .sequence = scope.rows->sequence.data(),
-                          .visible = scope.rows->visible[role.ratio].data(),
+                          .sequence = scope.rows->sequence.device(),
+                          .visible = visible.device(),
+                          .most_visible = *std::ranges::max_element(visible),
                           .topk = config.index_topk,
                           .selected = work_.selected,
                           .pool_block = config.candidate_block_size,

@@ -37,6 +37,7 @@ void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t
   const int64_t taps = static_cast<int64_t>(c.dspark_target_layer_ids.size()) * hidden;
   w.h = arena.rows(t, hc * hidden);
   w.h_spare = arena.rows(t, hc * hidden);
+  w.first_pre = arena.rows(1, hc);
   w.x = arena.rows(t, hidden);
   w.x_spare = arena.rows(t, hidden);
   w.y = arena.rows(t, hidden);
@@ -51,6 +52,7 @@ void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t
   w.kv = arena.rows(t, c.head_dim);
   w.grouped = arena.rows(t, c.o_groups * c.o_lora_rank);
   w.fresh = arena.array<std::byte>(t * layout.window.bytes());
+  w.fresh_offset = arena.array<int64_t>(t);
   w.index_q = arena.rows(t, c.index_n_heads * c.index_head_dim);
   w.index_weight = arena.rows(t, c.index_n_heads);
   w.pair_kv = arena.rows(t, 2 * c.head_dim);
@@ -77,6 +79,28 @@ void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t
   }
   w.z = arena.rows(t, hidden);
   w.draft_hidden = arena.rows(t, hidden + c.dspark_markov_rank);
+  w.draft_previous = arena.array<int64_t>(t);
+  w.draft_confidence = arena.rows(t, 1);
+  w.frequencies_plain = arena.array<float>(c.qk_rope_head_dim / 2);
+  w.frequencies_compressed = arena.array<float>(c.qk_rope_head_dim / 2);
+}
+
+// What no step changes.
+void fill_constants(Backend& backend, const Config& config, const StateLayout& layout,
+                    int64_t max_tokens, const Workspace& w) {
+  const auto set = [&](void* to, const auto& values) {
+    backend.copy(to, values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])));
+  };
+  std::vector<float> first(static_cast<size_t>(config.hc_mult));
+  first[0] = 1;
+  set(w.first_pre.data, first);
+  std::vector<int64_t> offset(static_cast<size_t>(max_tokens));
+  for (size_t t = 0; t < offset.size(); ++t) {
+    offset[t] = static_cast<int64_t>(t) * layout.window.bytes();
+  }
+  set(w.fresh_offset, offset);
+  set(w.frequencies_plain, rope_frequencies(config, false));
+  set(w.frequencies_compressed, rope_frequencies(config, true));
 }
 
 }  // namespace
@@ -91,6 +115,7 @@ Result<Workspace> Workspace::create(Backend& backend, const Config& config,
   arena.start(buffer.get());
   lay_out(arena, config, layout, max_tokens, workspace);
   workspace.buffers_.push_back(std::move(buffer));
+  fill_constants(backend, config, layout, max_tokens, workspace);
   return workspace;
 }
 

@@ -14,13 +14,15 @@ namespace tidemill {
 struct Workspace {
   // Sizes are per token; see the ops for the meaning of widths.
   Rows h, h_spare;      // residual streams, and room for a selection of their rows
+  Rows first_pre;       // the one row that the first half is handed: all weight on stream 0
   Rows x, x_spare;      // input of a sublayer
   Rows y;               // output of a sublayer
   Rows pre, pre_spare;  // `pre` that the attention half is handed
   Rows pre_ffn;         // `pre` that the attention half makes for the FFN half
   Rows post, comb;
   Rows query_latent, q, o, kv, grouped;
-  std::byte* fresh = nullptr;  // packed window rows of this step
+  std::byte* fresh = nullptr;       // packed window rows of this step
+  int64_t* fresh_offset = nullptr;  // of each row in `fresh`
   Rows index_q, index_weight;
   Rows pair_kv;  // k and g side by side
   Rows latent, index_key;
@@ -36,6 +38,10 @@ struct Workspace {
   Rows rope_draft;
   Rows z;             // normalised rows for the head
   Rows draft_hidden;  // [., hidden + markov rank]: collapsed hidden, then the Markov embedding
+  int64_t* draft_previous = nullptr;  // token before the position whose logits are due
+  Rows draft_confidence;
+  float* frequencies_plain = nullptr;
+  float* frequencies_compressed = nullptr;
 
   static Result<Workspace> create(Backend& backend, const Config& config, const StateLayout& layout,
                                   int64_t max_tokens);

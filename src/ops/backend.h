@@ -3,11 +3,16 @@
 // Sizes are checked once, when a Forward is built; ops trust their arguments (asserts in debug
 // builds). On host backends an op has finished when the call returns; a device backend enqueues
 // on its stream. One thread calls a backend at a time.
+//
+// Pointers in the arguments of ops are memory of the backend: allocated by it, or staged. Only what
+// describes weights (Matrix, vectors, spans of experts, not their data) is read when the op is
+// called.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -37,6 +42,13 @@ struct Rounding {
   static Result<Rounding> parse(std::string_view name);  // released | no-bf16 | cache-only | none
 };
 
+// An array on the host, and where it is noted at which address ops find its values.
+struct StagedArray {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+  const void** device = nullptr;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -47,6 +59,15 @@ class Backend {
   // Zeroed memory that ops of this backend can use, aligned to 64 bytes at least.
   using Buffer = std::unique_ptr<std::byte[], std::function<void(std::byte*)>>;
   virtual Result<Buffer> allocate(int64_t bytes) = 0;
+  // Whether the host may read and write such memory, and ops the host's.
+  virtual bool host_memory() const = 0;
+  // Between memory of the backend and of the host, any way; after the ops before it. Finished on
+  // return. Any thread.
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  // Makes arrays of the host readable for ops, until stage() has been called twice more.
+  virtual void stage(std::span<const StagedArray> arrays) = 0;
+  // Waits for the ops before it. Error kDevice: one of them failed, and so does whatever follows.
+  virtual Status finish() = 0;
 
   virtual void gather(const GatherArgs&) = 0;
   virtual void linear(const LinearArgs&) = 0;
@@ -61,6 +82,7 @@ class Backend {
   virtual void scatter_rows(const ScatterRowsArgs&) = 0;
   virtual void round_rows(const RoundRowsArgs&) = 0;
   virtual void select_rows(const SelectRowsArgs&) = 0;
+  virtual void repeat_row(const RepeatRowArgs&) = 0;
   virtual void compress_pairs(const CompressPairsArgs&) = 0;
   virtual void index_select(const IndexSelectArgs&) = 0;
   virtual void attend(const AttendArgs&) = 0;
@@ -92,5 +114,9 @@ bool cpu_supports(CpuIsa isa);
 // all others: pair lanes). Error kInvalidArgument when the machine lacks the instruction set (AVX2
 // + FMA + F16C at least).
 Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa = CpuIsa::kBest);
+
+// One NVIDIA GPU of compute capability 9.0 (Hopper). Errors: kDevice when there is none, or this
+// program was built without CUDA (CMake option TIDEMILL_CUDA).
+Result<std::unique_ptr<Backend>> make_cuda_backend(int device = 0);
 
 }  // namespace tidemill

@@ -30,6 +30,7 @@ void store_rows(const Context&, const StoreRowsArgs&);
 void scatter_rows(const Context&, const ScatterRowsArgs&);
 void round_rows(const Context&, const RoundRowsArgs&);
 void select_rows(const Context&, const SelectRowsArgs&);
+void repeat_row(const Context&, const RepeatRowArgs&);
 void compress_pairs(const Context&, const CompressPairsArgs&);
 void index_select(const Context&, const IndexSelectArgs&);
 void attend(const Context&, const AttendArgs&);

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/formats.h"
 
@@ -32,6 +33,14 @@ Result<Backend::Buffer> ReferenceBackend::allocate(int64_t bytes) {
                 bytes);
   }
   return Buffer(static_cast<std::byte*>(memory), [size](std::byte* p) { munmap(p, size); });
+}
+
+void ReferenceBackend::copy(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void ReferenceBackend::stage(std::span<const StagedArray> arrays) {
+  for (const StagedArray& array : arrays) *array.device = array.data;
 }
 
 std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding,

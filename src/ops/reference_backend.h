@@ -17,6 +17,10 @@ class ReferenceBackend : public Backend {
   Rounding rounding() const override { return context_.rounding; }
   ProductOrder product_order() const override { return context_.order; }
   Result<Buffer> allocate(int64_t bytes) override;
+  bool host_memory() const override { return true; }
+  void copy(void* to, const void* from, int64_t bytes) override;
+  void stage(std::span<const StagedArray> arrays) override;
+  Status finish() override { return {}; }
 
   void gather(const GatherArgs& a) override { reference::gather(context_, a); }
   void linear(const LinearArgs& a) override { reference::linear(context_, a); }
@@ -31,6 +35,7 @@ class ReferenceBackend : public Backend {
   void scatter_rows(const ScatterRowsArgs& a) override { reference::scatter_rows(context_, a); }
   void round_rows(const RoundRowsArgs& a) override { reference::round_rows(context_, a); }
   void select_rows(const SelectRowsArgs& a) override { reference::select_rows(context_, a); }
+  void repeat_row(const RepeatRowArgs& a) override { reference::repeat_row(context_, a); }
   void compress_pairs(const CompressPairsArgs& a) override {
     reference::compress_pairs(context_, a);
   }

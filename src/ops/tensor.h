@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/both_sides.h"
+
 namespace tidemill {
 
 // A matrix of activations, one token (or entry) per row. Elements are float32 on host backends,
@@ -14,7 +16,9 @@ struct Rows {
   int64_t width = 0;   // elements per row
   int64_t stride = 0;  // elements from one row to the next
 
-  float* f32(int64_t row) const { return static_cast<float*>(data) + row * stride; }
+  TIDEMILL_BOTH_SIDES float* f32(int64_t row) const {
+    return static_cast<float*>(data) + row * stride;
+  }
   // The same rows, only columns [begin, begin + columns).
   Rows slice(int64_t begin, int64_t columns) const {
     return {static_cast<float*>(data) + begin, count, columns, stride};
@@ -34,7 +38,7 @@ struct RowFormat {
   RowKind kind = RowKind::kF32;
   int64_t width = 0;
 
-  int64_t bytes() const {
+  TIDEMILL_BOTH_SIDES int64_t bytes() const {
     switch (kind) {
       case RowKind::kF32:
         return width * 4;
@@ -60,7 +64,7 @@ struct PagedRows {
   const int32_t* table = nullptr;        // block numbers of all sequences of the step
   const int64_t* table_begin = nullptr;  // per sequence
 
-  const std::byte* row(int64_t sequence, int64_t j) const {
+  TIDEMILL_BOTH_SIDES const std::byte* row(int64_t sequence, int64_t j) const {
     const int64_t block = table[table_begin[sequence] + j / rows_per_block];
     return base + block * block_bytes + offset + (j % rows_per_block) * format.bytes();
   }

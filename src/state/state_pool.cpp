@@ -12,12 +12,6 @@ void append(std::vector<std::byte>& out, const std::byte* data, int64_t bytes) {
   out.insert(out.end(), data, data + bytes);
 }
 
-void fill(std::span<std::byte> memory) { std::memset(memory.data(), 0xFF, memory.size()); }
-
-void copy(std::span<const std::byte> from, std::span<std::byte> to) {
-  std::memcpy(to.data(), from.data(), to.size());
-}
-
 }  // namespace
 
 void Sequence::rewind(int64_t length) {
@@ -25,9 +19,10 @@ void Sequence::rewind(int64_t length) {
   tokens.resize(static_cast<size_t>(length));
 }
 
-StatePool::StatePool(StateLayout layout, Backend::Buffer slots, Backend::Buffer blocks,
-                     int64_t slot_count, int64_t block_count)
-    : layout_(std::move(layout)),
+StatePool::StatePool(Backend& backend, StateLayout layout, Backend::Buffer slots,
+                     Backend::Buffer blocks, int64_t slot_count, int64_t block_count)
+    : backend_(&backend),
+      layout_(std::move(layout)),
       slot_memory_(std::move(slots)),
       block_memory_(std::move(blocks)),
       slot_count_(slot_count),
@@ -43,8 +38,8 @@ Result<StatePool> StatePool::create(Backend& backend, StateLayout layout, int64_
   }
   TRY(auto slot_memory, backend.allocate(slots * layout.slot_bytes));
   TRY(auto block_memory, backend.allocate(blocks * layout.block_bytes));
-  return StatePool(std::move(layout), std::move(slot_memory), std::move(block_memory), slots,
-                   blocks);
+  return StatePool(backend, std::move(layout), std::move(slot_memory), std::move(block_memory),
+                   slots, blocks);
 }
 
 Result<Sequence> StatePool::acquire() {
@@ -112,7 +107,7 @@ Status StatePool::make_writable(Sequence& sequence, int64_t position) {
     const int32_t old = sequence.blocks[i];
     if (!shared(old)) continue;
     sequence.blocks[i] = take_block();
-    copy(block(old), block(sequence.blocks[i]));
+    copy_within(block(old), block(sequence.blocks[i]));
     drop_reference(old);
   }
   return {};
@@ -126,12 +121,12 @@ Result<Sequence> StatePool::fork(const Sequence& sequence) {
   const int64_t slot_number = twin.slot;
   twin = sequence;
   twin.slot = slot_number;
-  copy(slot(sequence.slot), slot(twin.slot));
+  copy_within(slot(sequence.slot), slot(twin.slot));
   twin.blocks.resize(static_cast<size_t>(std::max(complete, layout_.blocks_for(twin.adopted))));
   for (const int32_t shared : twin.blocks) add_reference(shared);
   if (partial && twin.blocks.size() == static_cast<size_t>(complete)) {
     twin.blocks.push_back(take_block());
-    copy(block(sequence.blocks[static_cast<size_t>(complete)]), block(twin.blocks.back()));
+    copy_within(block(sequence.blocks[static_cast<size_t>(complete)]), block(twin.blocks.back()));
   }
   return twin;
 }
@@ -221,7 +216,8 @@ void StatePool::finish_step(int64_t step) {
 std::vector<std::byte> StatePool::snapshot(const Sequence& sequence) const {
   std::vector<std::byte> out;
   const int64_t length = sequence.length();
-  const std::byte* slot = slots() + sequence.slot * layout_.slot_bytes;
+  const std::vector<std::byte> slot_bytes = read(slot(sequence.slot));
+  const std::byte* slot = slot_bytes.data();
   const auto append_ring = [&](int64_t ring, int64_t rows) {
     const int64_t bytes = layout_.window.bytes();
     for (int64_t p = std::max({int64_t{0}, sequence.decoder_floor, length - rows}); p < length;
@@ -234,9 +230,10 @@ std::vector<std::byte> StatePool::snapshot(const Sequence& sequence) const {
   for (const int64_t ring : layout_.draft_ring_offset) append_ring(ring, layout_.window_tokens);
   for (const StateLayout::Source& source : layout_.sources) {
     for (int64_t j = 0; j < length / source.ratio; ++j) {
-      const int64_t block = sequence.blocks[static_cast<size_t>(j / source.rows_per_block)];
-      const std::byte* base = blocks() + block * layout_.block_bytes;
+      const int32_t block = sequence.blocks[static_cast<size_t>(j / source.rows_per_block)];
+      const std::vector<std::byte> bytes = read(this->block(block));
       const int64_t row = j % source.rows_per_block;
+      const std::byte* base = bytes.data();
       append(out, base + source.entry_offset + row * layout_.entry.bytes(), layout_.entry.bytes());
       append(out, base + source.key_offset + row * layout_.key.bytes(), layout_.key.bytes());
     }
@@ -247,6 +244,15 @@ std::vector<std::byte> StatePool::snapshot(const Sequence& sequence) const {
     }
   }
   return out;
+}
+
+void StatePool::copy_within(std::span<const std::byte> from, std::span<std::byte> to) {
+  backend_->copy(to.data(), from.data(), static_cast<int64_t>(to.size()));
+}
+
+void StatePool::fill(std::span<std::byte> memory) {
+  const std::vector<std::byte> junk(memory.size(), std::byte{0xFF});
+  write(memory, junk.data());
 }
 
 void StatePool::poison_free_memory() {

@@ -53,7 +53,7 @@ struct Sequence {
 // that run a step to its end before they change anything need no steps.
 class StatePool {
  public:
-  // Errors: kOutOfMemory, kInvalidArgument.
+  // The backend must outlive it. Errors: kOutOfMemory, kInvalidArgument.
   static Result<StatePool> create(Backend& backend, StateLayout layout, int64_t slots,
                                   int64_t blocks);
 
@@ -111,6 +111,7 @@ class StatePool {
     return slot_count_ * layout_.slot_bytes + pool_.count() * layout_.block_bytes;
   }
 
+  // Memory of the backend. read() and write() copy it from and to the host's.
   std::byte* blocks() const { return block_memory_.get(); }
   std::byte* slots() const { return slot_memory_.get(); }
   std::span<std::byte> block(int32_t number) const {
@@ -118,6 +119,17 @@ class StatePool {
   }
   std::span<std::byte> slot(int64_t number) const {
     return {slots() + number * layout_.slot_bytes, static_cast<size_t>(layout_.slot_bytes)};
+  }
+  void read(std::span<const std::byte> from, std::byte* to) const {
+    backend_->copy(to, from.data(), static_cast<int64_t>(from.size()));
+  }
+  void write(std::span<std::byte> to, const std::byte* from) const {
+    backend_->copy(to.data(), from, static_cast<int64_t>(to.size()));
+  }
+  std::vector<std::byte> read(std::span<const std::byte> from) const {
+    std::vector<std::byte> bytes(from.size());
+    read(from, bytes.data());
+    return bytes;
   }
 
   // All live bytes of a sequence in a fixed order: window rows that later tokens can read, entries,
@@ -131,8 +143,11 @@ class StatePool {
   void poison_free_memory();
 
  private:
-  StatePool(StateLayout layout, Backend::Buffer slots, Backend::Buffer blocks, int64_t slot_count,
-            int64_t block_count);
+  StatePool(Backend& backend, StateLayout layout, Backend::Buffer slots, Backend::Buffer blocks,
+            int64_t slot_count, int64_t block_count);
+
+  void copy_within(std::span<const std::byte> from, std::span<std::byte> to);
+  void fill(std::span<std::byte> memory);
 
   bool is_exclusive(int32_t block) const {
     return pool_.references(block) == 1 && !pool_.published(block);
@@ -148,6 +163,7 @@ class StatePool {
     int64_t slot = -1;
   };
 
+  Backend* backend_;
   StateLayout layout_;
   Backend::Buffer slot_memory_;
   Backend::Buffer block_memory_;

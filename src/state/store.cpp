@@ -107,15 +107,14 @@ Result<StateRecord> decode_record(const ContentKey& key, std::span<const std::by
 }
 
 StateRecord record_of_block(const StatePool& pool, int32_t block, const ContentKey& key) {
-  const auto bytes = pool.block(block);
-  return {.key = key, .sections = {{SectionKind::kBlock, {bytes.begin(), bytes.end()}}}};
+  return {.key = key, .sections = {{SectionKind::kBlock, pool.read(pool.block(block))}}};
 }
 
 Status load_block(const StateRecord& record, const StatePool& pool, int32_t block) {
   const auto to = pool.block(block);
   for (const StateRecord::Section& section : record.sections) {
     if (section.kind != SectionKind::kBlock || section.bytes.size() != to.size()) continue;
-    std::memcpy(to.data(), section.bytes.data(), to.size());
+    pool.write(to, section.bytes.data());
     return {};
   }
   return fail(ErrorCode::kFileRead, "the record of key {} holds no block of {} bytes",

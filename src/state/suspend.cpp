@@ -1,7 +1,6 @@
 #include "state/suspend.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace tidemill {
 namespace {
@@ -19,13 +18,12 @@ int64_t suspended_bytes(const StatePool& pool, const Sequence& sequence) {
 
 SuspendedSequence copy_out(const StatePool& pool, const Sequence& sequence) {
   SuspendedSequence suspended;
-  const auto slot = pool.slot(sequence.slot);
-  suspended.slot.assign(slot.begin(), slot.end());
+  suspended.slot = pool.read(pool.slot(sequence.slot));
   const int64_t count = pool.layout().blocks_for(tokens_in_blocks(sequence));
-  suspended.blocks.reserve(static_cast<size_t>(count * pool.layout().block_bytes));
+  suspended.blocks.resize(static_cast<size_t>(count * pool.layout().block_bytes));
   for (int64_t i = 0; i < count; ++i) {
-    const auto block = pool.block(sequence.blocks[static_cast<size_t>(i)]);
-    suspended.blocks.insert(suspended.blocks.end(), block.begin(), block.end());
+    pool.read(pool.block(sequence.blocks[static_cast<size_t>(i)]),
+              suspended.blocks.data() + i * pool.layout().block_bytes);
   }
   suspended.sequence = sequence;
   suspended.sequence.slot = -1;
@@ -35,12 +33,12 @@ SuspendedSequence copy_out(const StatePool& pool, const Sequence& sequence) {
 }
 
 void copy_in(const StatePool& pool, const SuspendedSequence& suspended, const Sequence& to) {
-  std::memcpy(pool.slot(to.slot).data(), suspended.slot.data(), suspended.slot.size());
+  pool.write(pool.slot(to.slot), suspended.slot.data());
   const std::byte* from = suspended.blocks.data();
   const std::byte* end = from + suspended.blocks.size();
   for (size_t i = 0; from < end; ++i) {
     const auto block = pool.block(to.blocks[i]);
-    std::memcpy(block.data(), from, block.size());
+    pool.write(block, from);
     from += block.size();
   }
 }

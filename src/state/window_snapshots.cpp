@@ -47,9 +47,11 @@ std::shared_ptr<WindowSnapshot> WindowSnapshots::copy(const StatePool& pool,
   auto snapshot = std::make_shared<WindowSnapshot>();
   snapshot->position = position;
   snapshot->full = full;
-  const std::byte* slot = pool.slot(sequence.slot).data();
+  const auto slot = pool.slot(sequence.slot);
   each_row(layout, position, full, [&](int64_t offset, int64_t count) {
-    snapshot->rows.insert(snapshot->rows.end(), slot + offset, slot + offset + count);
+    const auto rows = slot.subspan(static_cast<size_t>(offset), static_cast<size_t>(count));
+    snapshot->rows.resize(snapshot->rows.size() + rows.size());
+    pool.read(rows, snapshot->rows.data() + snapshot->rows.size() - rows.size());
   });
   return snapshot;
 }
@@ -106,9 +108,9 @@ WindowHandle WindowSnapshots::find(const ContentKey& key, Clock::time_point now)
 void WindowSnapshots::restore(const WindowSnapshot& snapshot, const StatePool& pool,
                               Sequence& sequence) {
   const std::byte* from = snapshot.rows.data();
-  std::byte* slot = pool.slot(sequence.slot).data();
+  const auto slot = pool.slot(sequence.slot);
   each_row(pool.layout(), snapshot.position, snapshot.full, [&](int64_t offset, int64_t count) {
-    std::memcpy(slot + offset, from, static_cast<size_t>(count));
+    pool.write(slot.subspan(static_cast<size_t>(offset), static_cast<size_t>(count)), from);
     from += count;
   });
   if (!snapshot.full) {

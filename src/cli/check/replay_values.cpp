@@ -191,7 +191,8 @@ class Comparison {
   static std::vector<std::byte> cached(const Side& side) {
     std::vector<std::byte> bytes;
     for (int64_t i = 0; i < side.sequence.adopted / kBlockTokens; ++i) {
-      const auto block = side.pool->block(side.sequence.blocks[static_cast<size_t>(i)]);
+      const auto block =
+          side.pool->read(side.pool->block(side.sequence.blocks[static_cast<size_t>(i)]));
       bytes.insert(bytes.end(), block.begin(), block.end());
     }
     return bytes;

@@ -16,6 +16,7 @@ struct IndexSelectArgs {
   PagedRows keys;
   const int32_t* sequence = nullptr;  // [T]
   const int64_t* visible = nullptr;   // [T] entries 0..visible-1 may be selected
+  int64_t most_visible = 0;           // the largest of them, or more
   int64_t topk = 0;
   int32_t* selected = nullptr;  // [T, topk]
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/config.h"
+
 namespace tidemill {
 
 std::vector<float> rope_frequencies(const Config& config, bool compressed) {

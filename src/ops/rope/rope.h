@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/config.h"
 #include "ops/tensor.h"
 
 namespace tidemill {
+
+struct Config;
 
 // float32 frequencies [rope_dim / 2]: plain with rope_theta (ratio-0 layers and the drafter), or
 // compress_rope_theta with YaRN, which applies at every length and has no attention temperature.

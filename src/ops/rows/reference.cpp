@@ -116,4 +116,10 @@ void select_rows(const Context&, const SelectRowsArgs& a) {
   }
 }
 
+void repeat_row(const Context&, const RepeatRowArgs& a) {
+  for (int64_t i = 0; i < a.out.count; ++i) {
+    std::memcpy(a.out.f32(i), a.row.f32(0), static_cast<size_t>(a.out.width) * sizeof(float));
+  }
+}
+
 }  // namespace tidemill::reference

@@ -38,4 +38,10 @@ struct SelectRowsArgs {
   Rows out;
 };
 
+// out[i] = row, the only one of its kind.
+struct RepeatRowArgs {
+  Rows row;
+  Rows out;
+};
+
 }  // namespace tidemill

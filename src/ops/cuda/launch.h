@@ -1,0 +1,82 @@
+// Operations on a CUDA device: each in its operation's folder (cuda.cu). They enqueue on a stream
+// and return; arguments are as in the backend's table, all data in memory of the device.
+//
+// These are the plain versions: one obvious kernel each, equal to the reference backend bit for
+// bit, except where that calls the host's log1p, exp, cos and sin (route, rope_table).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+
+#include "ops/attend/attend.h"
+#include "ops/compress/compress.h"
+#include "ops/engram/engram.h"
+#include "ops/gather/gather.h"
+#include "ops/hyper_connection/hyper_connection.h"
+#include "ops/index_select/index_select.h"
+#include "ops/linear/linear.h"
+#include "ops/moe/moe.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
+#include "ops/rows/rows.h"
+
+namespace tidemill::cuda {
+
+// Memory of the device that grows to what the largest call needed and is then reused by all: calls
+// on one stream do not overlap.
+class Scratch {
+ public:
+  Scratch() = default;
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // null: the device has no such memory; the error is kept for cudaGetLastError.
+  void* take(int64_t bytes, cudaStream_t stream);
+
+ private:
+  void* memory_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// What an operation needs besides its arguments. One thread uses it at a time.
+struct Launch {
+  cudaStream_t stream = nullptr;
+  Scratch quantised;  // activations as a product reads them
+  Scratch products;   // results that only the operation itself reads
+  Scratch hidden;     // the inner activations of experts
+  // Experts of a layer as the device reads them, by where the host keeps them.
+  std::map<const ExpertWeights*, ExpertWeights*> experts;
+};
+
+void gather(Launch&, const GatherArgs&);
+void linear(Launch&, const LinearArgs&);
+void rms_norm(Launch&, const RmsNormArgs&);
+void rope_table(Launch&, const RopeTableArgs&);
+void rope(Launch&, const RopeArgs&);
+void hc_mix(Launch&, const HcMixArgs&);
+void collapse_norm(Launch&, const CollapseNormArgs&);
+void expand(Launch&, const ExpandArgs&);
+void stream_mean(Launch&, const StreamMeanArgs&);
+void store_rows(Launch&, const StoreRowsArgs&);
+void scatter_rows(Launch&, const ScatterRowsArgs&);
+void round_rows(Launch&, const RoundRowsArgs&);
+void select_rows(Launch&, const SelectRowsArgs&);
+void repeat_row(Launch&, const RepeatRowArgs&);
+void compress_pairs(Launch&, const CompressPairsArgs&);
+void index_select(Launch&, const IndexSelectArgs&);
+void attend(Launch&, const AttendArgs&);
+void route(Launch&, const RouteArgs&);
+void experts(Launch&, const ExpertsArgs&);
+void engram_gate(Launch&, const EngramGateArgs&);
+
+// x, or Q8(x) as values, densely packed.
+const float* prepared(Launch&, const Rows& x, bool quantise);
+
+inline unsigned blocks_for(int64_t n, int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
+
+}  // namespace tidemill::cuda

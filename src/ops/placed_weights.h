@@ -1,0 +1,27 @@
+// Weights in the memory of a device backend.
+#pragma once
+
+#include <vector>
+
+#include "model/weights.h"
+#include "ops/backend.h"
+
+namespace tidemill {
+
+// Every tensor is copied once, to a multiple of 256 bytes; those that share memory on the host
+// (aliased_checkpoint.h) share it on the device too.
+class PlacedWeights {
+ public:
+  // Model and backend must outlive it. Errors: kOutOfMemory; kDevice.
+  static Result<PlacedWeights> create(const ModelWeights& weights, Backend& backend);
+
+  const ModelWeights& weights() const { return weights_; }
+  int64_t bytes() const { return bytes_; }  // copied
+
+ private:
+  ModelWeights weights_;
+  std::vector<Backend::Buffer> memory_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace tidemill
