@@ -145,11 +145,12 @@ void CpuBackend::linear(const LinearArgs& a) {
     const int64_t token = tokens * block / token_units;
     return tiles && block < token_units ? token / kTokenTile * kTokenTile : token;
   };
-  for_each_unit(token_units, row_units, bytes, [&](int64_t unit, int rank) {
+  const auto body = [&](int64_t unit, int rank) {
     const int64_t row = unit % row_units * unit_rows;
     const int64_t block = unit / row_units;
     part(row, std::min(w.rows, row + unit_rows), first_token(block), first_token(block + 1), rank);
-  });
+  };
+  for_each_unit(token_units * row_units, bytes, body, token_units > 1 ? token_units : 0);
 }
 
 }  // namespace tidemill

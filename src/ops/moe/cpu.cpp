@@ -84,8 +84,7 @@ void CpuBackend::experts(const ExpertsArgs& a) {
   const bool many = slots >= kTokensAtOnce;
   std::atomic<bool> ordinary = true;
   const int64_t channel_blocks = inter / kBlock;
-  const int64_t groups = many ? parts : 1;
-  for_each_unit(groups, parts / groups * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
+  const auto activate = [&](int64_t unit, int rank) {
     const Assignments::Part& part = work.parts[static_cast<size_t>(unit / channel_blocks)];
     const int64_t channel = unit % channel_blocks * kBlock;
     std::byte* scratch = thread_memory + rank * kThreadBytes;
@@ -116,7 +115,8 @@ void CpuBackend::experts(const ExpertsArgs& a) {
       kernels_.pack({.data = rows + i * row_stride, .stride = row_stride, .count = n}, kBlock,
                     activations + (part.slot + i) * stride + channel * element * n);
     }
-  });
+  };
+  for_each_unit(parts * channel_blocks, 2 * bytes, activate, many ? parts : 0);
 
   // w2 and the sum: a unit is one block of outputs of every token, or several if there are so many
   // slots that reading them takes long: then a thread has about two units.
