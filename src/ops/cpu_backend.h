@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/cpu_kernels.h"
+#include "ops/moe/cpu_assignments.h"
 #include "ops/reference_backend.h"
 
 namespace tidemill {
@@ -45,7 +46,8 @@ class CpuBackend : public ReferenceBackend {
   void engram_gate(const EngramGateArgs&) override;
 
  private:
-  struct Assignments;
+  // Whether matmul reads tiles of prepared rows (pack).
+  bool reads_tiles() const { return kernels_.pack != nullptr; }
   // Bytes of a prepared row: rows begin in different cache sets.
   int64_t prepared_stride(int64_t width) const {
     return ((width * kernels_.activation_bytes + 63) / 64 | 1) * 64;
@@ -55,11 +57,12 @@ class CpuBackend : public ReferenceBackend {
   // The rows of each group of tokens, which follow one another in `rows`, as matmul reads them:
   // tokens [begin[g], begin[g + 1]) are group g.
   TokenRows pack(const TokenRows& rows, int64_t width, std::span<const int64_t> begin);
-  // body(unit, rank) for every unit; `bytes` of work in all, on the calling thread alone where waking
-  // the team costs more. Units lie in `groups` of neighbours, one per thread unless told otherwise.
-  // Threads begin with different groups and stay with one while it has any left, then help others:
-  // so each reads its weights in order, and what a kernel asks for ahead (cpu_matmul_kernel.h) is
-  // what its thread reads next; and what the units of a group share is fetched by few.
+  // body(unit, rank) for every unit; `bytes` of work in all, on the calling thread alone where
+  // waking the team costs more. Units lie in `groups` of neighbours, one per thread unless told
+  // otherwise. Threads begin with different groups and stay with one while it has any left, then
+  // help others: so each reads its weights in order, and what a kernel asks for ahead
+  // (cpu_matmul_kernel.h) is what its thread reads next; and what the units of a group share is
+  // fetched by few.
   template <typename Body>
   void for_each_unit(int64_t units, int64_t bytes, Body&& body, int64_t groups = 0) {
     // About 3 us of one core; a run of the team costs 1 to 2.
@@ -99,6 +102,7 @@ class CpuBackend : public ReferenceBackend {
 
   const CpuKernels& kernels_;
   std::vector<std::atomic<int64_t>> next_unit_;  // of each group
+  Assignments assignments_;
   Scratch x_;
   Scratch packed_;
   Scratch hidden_;

@@ -175,18 +175,10 @@ void matmul_format(const MatmulArgs& a) {
 
 template <class M>
 void matmul(const MatmulArgs& a) {
-  switch (a.w->format) {
-    case WeightFormat::kF32:
-      return matmul_format<Planes<typename M::Float>, WeightFormat::kF32>(a);
-    case WeightFormat::kBf16:
-      return matmul_format<M, WeightFormat::kBf16>(a);
-    case WeightFormat::kFp8Block:
-      return matmul_format<M, WeightFormat::kFp8Block>(a);
-    case WeightFormat::kFp4Row:
-      return matmul_format<M, WeightFormat::kFp4Row>(a);
-    case WeightFormat::kFp8Row:
-      return;  // tables are gathered, not multiplied
+  if (a.w->format == WeightFormat::kF32) {
+    return matmul_format<Planes<typename M::Float>, WeightFormat::kF32>(a);
   }
+  with_format(a.w->format, [&]<WeightFormat kFormat>() { matmul_format<M, kFormat>(a); });
 }
 
 }  // namespace

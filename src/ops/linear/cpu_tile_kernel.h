@@ -35,6 +35,23 @@ bool ordinary_codes(const uint8_t* codes, int64_t n) {
   return S::bytes_at_most(largest, 0x7E);
 }
 
+// body<format>() for a format that is widened. Not for float32, which is used as it is, and tables
+// (kFp8Row), which are gathered, not multiplied.
+template <class Body>
+void with_format(WeightFormat format, const Body& body) {
+  switch (format) {
+    case WeightFormat::kBf16:
+      return body.template operator()<WeightFormat::kBf16>();
+    case WeightFormat::kFp8Block:
+      return body.template operator()<WeightFormat::kFp8Block>();
+    case WeightFormat::kFp4Row:
+      return body.template operator()<WeightFormat::kFp4Row>();
+    case WeightFormat::kF32:
+    case WeightFormat::kFp8Row:
+      return;
+  }
+}
+
 // Columns from k on of the rows of a tile.
 template <WeightFormat kFormat>
 struct TileWeights {

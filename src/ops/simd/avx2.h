@@ -26,8 +26,8 @@ struct E2m1Bytes {
 };
 alignas(64) constexpr E2m1Bytes kE2m1Bytes;
 
-// 2^(scale - 127) and the 120 by which the exponents of E4M3 differ from those of bf16, as something
-// to add to two bf16 words.
+// 2^(scale - 127) and the 120 by which the exponents of E4M3 differ from those of bf16, as
+// something to add to two bf16 words.
 struct E4m3Exponents {
   int32_t value[256] = {};
   constexpr E4m3Exponents() {
@@ -188,12 +188,12 @@ struct Avx2 {
         _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p))),
         _mm256_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 0, 8, 1, 9, 2, 10, 3, 11,  //
                          4, 12, 5, 13, 6, 14, 7, 15, 4, 12, 5, 13, 6, 14, 7, 15));
-    const __m256i codes = _mm256_and_si256(
-        _mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 4, 0, 4)), _mm256_set1_epi8(0x0F));
+    const __m256i codes = _mm256_and_si256(_mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 4, 0, 4)),
+                                           _mm256_set1_epi8(0x0F));
     const auto look_up = [&](const uint8_t(&table)[16]) {
-      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(
-                                     reinterpret_cast<const __m128i*>(table))),
-                                 codes);
+      return _mm256_shuffle_epi8(
+          _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))),
+          codes);
     };
     const __m256i low = look_up(kE2m1Bytes.value[scale][0]);
     const __m256i high = look_up(kE2m1Bytes.value[scale][1]);

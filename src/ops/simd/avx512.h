@@ -121,8 +121,9 @@ struct Avx512 {
   }
   // 32 E2M1 codes times 2^(scale - 127).
   static void e2m1_pairs(const void* p, uint8_t scale, F& odd, F& even) {
-    const F table = mul(set(power_of_two(scale)), _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f,
-                                              -2, -3, -4, -6));
+    const F table =
+        mul(set(power_of_two(scale)),
+            _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6));
     const I codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     odd = _mm512_permutexvar_ps(right<4>(codes), table);
     even = _mm512_permutexvar_ps(codes, table);  // reads 4 bits
