@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/cpu_kernels.h"
+#include "ops/moe/cpu_assignments.h"
 #include "ops/reference_backend.h"
 
 namespace tidemill {
@@ -45,7 +46,8 @@ class CpuBackend : public ReferenceBackend {
   void engram_gate(const EngramGateArgs&) override;
 
  private:
-  struct Assignments;
+  // Whether matmul reads tiles of prepared rows (pack).
+  bool reads_tiles() const { return kernels_.pack != nullptr; }
   // Bytes of a prepared row: rows begin in different cache sets.
   int64_t prepared_stride(int64_t width) const {
     return ((width * kernels_.activation_bytes + 63) / 64 | 1) * 64;
@@ -55,31 +57,34 @@ class CpuBackend : public ReferenceBackend {
   // The rows of each group of tokens, which follow one another in `rows`, as matmul reads them:
   // tokens [begin[g], begin[g + 1]) are group g.
   TokenRows pack(const TokenRows& rows, int64_t width, std::span<const int64_t> begin);
-  // body(unit, rank) for every unit, whoever is free takes the next; `bytes` of work in all, on the
-  // calling thread alone where waking the team costs more.
+  // body(unit, rank) for every unit; `bytes` of work in all, on the calling thread alone where
+  // waking the team costs more. Units lie in `groups` of neighbours, one per thread unless told
+  // otherwise. Threads begin with different groups and stay with one while it has any left, then
+  // help others: so each reads its weights in order, and what a kernel asks for ahead
+  // (cpu_matmul_kernel.h) is what its thread reads next; and what the units of a group share is
+  // fetched by few.
   template <typename Body>
-  void for_each_unit(int64_t units, int64_t bytes, Body&& body) {
-    for_each_unit(1, units, bytes, std::forward<Body>(body));
-  }
-  // The same for `groups` of as many units, numbered one group after the other. Threads begin with
-  // different groups and stay with one while it has any left: what its units share is fetched from
-  // the cache of another core by few.
-  template <typename Body>
-  void for_each_unit(int64_t groups, int64_t group_units, int64_t bytes, Body&& body) {
-    const int64_t units = groups * group_units;
+  void for_each_unit(int64_t units, int64_t bytes, Body&& body, int64_t groups = 0) {
     // About 3 us of one core; a run of the team costs 1 to 2.
     constexpr int64_t kWorthATeam = 48 << 10;
     if (bytes < kWorthATeam || units == 1) {
       for (int64_t unit = 0; unit < units; ++unit) body(unit, 0);
       return;
     }
-    std::vector<std::atomic<int64_t>> next(static_cast<size_t>(groups));
+    if (groups == 0) groups = context_.team.size();
+    const auto begin = [&](int64_t group) { return units * group / groups; };
+    if (std::ssize(next_unit_) < groups) {
+      next_unit_ = std::vector<std::atomic<int64_t>>(static_cast<size_t>(groups));
+    }
+    for (int64_t i = 0; i < groups; ++i) next_unit_[static_cast<size_t>(i)] = begin(i);
     context_.team.run([&](int rank, int size) {
       for (int64_t i = 0; i < groups; ++i) {
         const int64_t group = (rank * groups / size + i) % groups;
-        std::atomic<int64_t>& free = next[static_cast<size_t>(group)];
-        for (int64_t unit; (unit = free.fetch_add(1, std::memory_order_relaxed)) < group_units;) {
-          body(group * group_units + unit, rank);
+        const int64_t end = begin(group + 1);
+        std::atomic<int64_t>& next = next_unit_[static_cast<size_t>(group)];
+        while (next.load(std::memory_order_relaxed) < end) {
+          const int64_t unit = next.fetch_add(1, std::memory_order_relaxed);
+          if (unit < end) body(unit, rank);
         }
       }
     });
@@ -96,6 +101,8 @@ class CpuBackend : public ReferenceBackend {
   }
 
   const CpuKernels& kernels_;
+  std::vector<std::atomic<int64_t>> next_unit_;  // of each group
+  Assignments assignments_;
   Scratch x_;
   Scratch packed_;
   Scratch hidden_;

@@ -67,7 +67,7 @@ TokenRows CpuBackend::pack(const TokenRows& rows, int64_t width, std::span<const
   const int64_t tokens = begin.back();
   // A tile of one token is its row.
   const bool as_it_is = tokens == static_cast<int64_t>(begin.size()) - 1;
-  if (kernels_.pack == nullptr || as_it_is) return rows;
+  if (!reads_tiles() || as_it_is) return rows;
   constexpr int64_t kColumns = 512;  // of a unit
   struct Tile {
     int64_t token, count;
@@ -102,7 +102,7 @@ void CpuBackend::linear(const LinearArgs& a) {
   whole.store = a.accumulate ? Store::kAdd : a.f32_output ? Store::kFloat : Store::kBf16;
   whole.scale = a.scale;
   const int64_t tokens = a.x.count;
-  const bool tiles = w.format != WeightFormat::kF32 && kernels_.pack != nullptr;
+  const bool tiles = w.format != WeightFormat::kF32 && reads_tiles();
   if (w.format == WeightFormat::kF32) {
     whole.x = {.data = reinterpret_cast<const std::byte*>(a.x.f32(0)),
                .stride = a.x.stride * int64_t{sizeof(float)},
@@ -145,11 +145,12 @@ void CpuBackend::linear(const LinearArgs& a) {
     const int64_t token = tokens * block / token_units;
     return tiles && block < token_units ? token / kTokenTile * kTokenTile : token;
   };
-  for_each_unit(token_units, row_units, bytes, [&](int64_t unit, int rank) {
+  const auto body = [&](int64_t unit, int rank) {
     const int64_t row = unit % row_units * unit_rows;
     const int64_t block = unit / row_units;
     part(row, std::min(w.rows, row + unit_rows), first_token(block), first_token(block + 1), rank);
-  });
+  };
+  for_each_unit(token_units * row_units, bytes, body, token_units > 1 ? token_units : 0);
 }
 
 }  // namespace tidemill

@@ -224,18 +224,8 @@ void multiply_tiles(const MatmulArgs& a) {
 
 template <class T>
 void matmul_tiles(const MatmulArgs& a) {
-  switch (a.w->format) {
-    case WeightFormat::kF32:
-      return avx512_kernels().matmul(a);
-    case WeightFormat::kBf16:
-      return multiply_tiles<T, WeightFormat::kBf16>(a);
-    case WeightFormat::kFp8Block:
-      return multiply_tiles<T, WeightFormat::kFp8Block>(a);
-    case WeightFormat::kFp4Row:
-      return multiply_tiles<T, WeightFormat::kFp4Row>(a);
-    case WeightFormat::kFp8Row:
-      return;  // tables are gathered, not multiplied
-  }
+  if (a.w->format == WeightFormat::kF32) return avx512_kernels().matmul(a);
+  with_format(a.w->format, [&]<WeightFormat kFormat>() { multiply_tiles<T, kFormat>(a); });
 }
 
 }  // namespace

@@ -33,6 +33,13 @@ inline int64_t tile_ahead(int64_t tile_bytes) {
   return tile_bytes <= kTooEarly ? tile_bytes : kNear;
 }
 
+// Half registers make small tiles, which read widened rows more often than L2 could follow: they
+// shall stay in L1.
+template <class M>
+inline constexpr bool kRowsInL1 = M::kRegisters > 1;
+inline constexpr int64_t kColumnBytesInL1 = 32 * 64;
+static_assert(kColumnBytesInL1 <= kColumnBytes);
+
 enum class Use : uint8_t {
   kOnce,   // one tile of tokens
   kFirst,  // the rows are widened and kept
@@ -118,7 +125,8 @@ void multiply_block(const MatmulArgs& a, Block<M>& block, int64_t tokens) {
     block.last = true;
     return multiply_tokens<M, kFormat, Use::kOnce>(a, block, block.token, tokens);
   }
-  constexpr int64_t kColumns = kColumnBytes / int64_t{sizeof(typename M::Element)};
+  constexpr int64_t kBytes = kRowsInL1<M> ? kColumnBytesInL1 : kColumnBytes;
+  constexpr int64_t kColumns = kBytes / int64_t{sizeof(typename M::Element)};
   constexpr int64_t kBlockBytes = TileWeights<kFormat>::kBlockBytes;
   const int64_t blocks = a.w->cols / 32;
   const int64_t column_blocks = (a.w->cols + kColumns - 1) / kColumns;
@@ -145,7 +153,7 @@ void multiply_block(const MatmulArgs& a, Block<M>& block, int64_t tokens) {
 template <class M, WeightFormat kFormat>
 void matmul_format(const MatmulArgs& a) {
   // A block has one row of FP8 scales; with few tokens its widened rows stay in L1.
-  const int64_t row_block = a.x.count <= kFewTokens ? kFewRows : kRowBlock;
+  const int64_t row_block = kRowsInL1<M> || a.x.count <= kFewTokens ? kFewRows : kRowBlock;
   static_assert(kRowBlock % kFewRows == 0);
   const int64_t token_blocks = (a.x.count + kTokenBlock - 1) / kTokenBlock;
   for (int64_t row = a.row_begin; row < a.row_end;) {
@@ -167,18 +175,10 @@ void matmul_format(const MatmulArgs& a) {
 
 template <class M>
 void matmul(const MatmulArgs& a) {
-  switch (a.w->format) {
-    case WeightFormat::kF32:
-      return matmul_format<Planes<typename M::Float>, WeightFormat::kF32>(a);
-    case WeightFormat::kBf16:
-      return matmul_format<M, WeightFormat::kBf16>(a);
-    case WeightFormat::kFp8Block:
-      return matmul_format<M, WeightFormat::kFp8Block>(a);
-    case WeightFormat::kFp4Row:
-      return matmul_format<M, WeightFormat::kFp4Row>(a);
-    case WeightFormat::kFp8Row:
-      return;  // tables are gathered, not multiplied
+  if (a.w->format == WeightFormat::kF32) {
+    return matmul_format<Planes<typename M::Float>, WeightFormat::kF32>(a);
   }
+  with_format(a.w->format, [&]<WeightFormat kFormat>() { matmul_format<M, kFormat>(a); });
 }
 
 }  // namespace

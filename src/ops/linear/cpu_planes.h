@@ -60,14 +60,10 @@ struct Planes : S {
       odd = S::floats(S::andi(words, S::seti(-0x10000)));
       even = S::floats(S::template left<16>(words));
     } else if constexpr (kFormat == WeightFormat::kFp8Block) {
-      seen.code = S::byte_max(seen.code, S::byte_and(S::byte_load(p), S::byte_set(0x7F)));
-      const F factor = S::set(power_of_two(*scale + 8));
-      S::e4m3_pairs(p, odd, even);
-      odd = S::mul(odd, factor);
-      even = S::mul(even, factor);
+      S::e4m3_pairs(p, *scale, odd, even, seen.code);
     } else {
       static_assert(kFormat == WeightFormat::kFp4Row);
-      S::e2m1_pairs(p, S::set(power_of_two(*scale)), odd, even);
+      S::e2m1_pairs(p, *scale, odd, even);
     }
     for (int i = 0; i < kRegisters; ++i) {
       out[i] = S::part(odd, i);

@@ -10,13 +10,18 @@ namespace {
 template <class S>
 bool ordinary_scales(const uint8_t* scales, int64_t n) {
   auto largest = S::byte_set(0);
-  int64_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    const auto distance = S::byte_sub(S::byte_load(scales + i), S::byte_set(kLowestScale));
+  const auto add = [&](const uint8_t* p) {
+    const auto distance = S::byte_sub(S::byte_load(p), S::byte_set(kLowestScale));
     largest = S::byte_max(largest, distance);
+  };
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) add(scales + i);
+  if (i == n || n > 32) {  // the rest with some of those before it
+    if (i < n) add(scales + n - 32);
+    return S::bytes_at_most(largest, kScaleRange);
   }
-  bool ordinary = S::bytes_at_most(largest, kScaleRange);
-  for (; i < n; ++i) ordinary &= static_cast<uint8_t>(scales[i] - kLowestScale) <= kScaleRange;
+  bool ordinary = true;
+  for (i = 0; i < n; ++i) ordinary &= static_cast<uint8_t>(scales[i] - kLowestScale) <= kScaleRange;
   return ordinary;
 }
 
@@ -28,6 +33,23 @@ bool ordinary_codes(const uint8_t* codes, int64_t n) {
     largest = S::byte_max(largest, S::byte_and(S::byte_load(codes + i), S::byte_set(0x7F)));
   }
   return S::bytes_at_most(largest, 0x7E);
+}
+
+// body<format>() for a format that is widened. Not for float32, which is used as it is, and tables
+// (kFp8Row), which are gathered, not multiplied.
+template <class Body>
+void with_format(WeightFormat format, const Body& body) {
+  switch (format) {
+    case WeightFormat::kBf16:
+      return body.template operator()<WeightFormat::kBf16>();
+    case WeightFormat::kFp8Block:
+      return body.template operator()<WeightFormat::kFp8Block>();
+    case WeightFormat::kFp4Row:
+      return body.template operator()<WeightFormat::kFp4Row>();
+    case WeightFormat::kF32:
+    case WeightFormat::kFp8Row:
+      return;
+  }
 }
 
 // Columns from k on of the rows of a tile.
@@ -246,6 +268,8 @@ bool multiply_stored(const MatmulArgs& a, const Tile<M, kTokens, kRows>& tile, K
         }
 #pragma GCC unroll 16
         for (int t = 0; t < kTokens; ++t) {
+          // With 16 registers: or its values stay in them, and sums in memory.
+          if constexpr (M::kRegisters > 1) asm("" : "+r"(x[t]));
 #pragma GCC unroll 4
           for (int v = 0; v < M::kVectors; ++v) {
             auto& s = M::part(sum[t][r], v % M::kRegisters);

@@ -188,15 +188,19 @@ TEST(LinearBackends, AgreeOnEveryTile) {
   }
 }
 
-// Every code of every format with every ordinary scale, against 1 and -1.
+// Every code of every format with every ordinary scale, against 1 and -1; alone, and among others
+// that are all normal.
 TEST(LinearBackends, AgreeOnEveryCode) {
   TestInputs inputs(11);
-  for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kFp4Row}) {
+  for (const auto& [format, others] : {std::pair{WeightFormat::kFp8Block, uint8_t{0}},
+                                       {WeightFormat::kFp8Block, uint8_t{0x3A}},
+                                       {WeightFormat::kFp4Row, uint8_t{0}},
+                                       {WeightFormat::kFp4Row, uint8_t{0x3A}}}) {
     for (int byte = 67; byte <= 187; byte += 5) {
       OwnedMatrix w = inputs.matrix(format, 256, 32, {static_cast<uint8_t>(byte)});
       const int64_t row_bytes = w.view.row_bytes();
       for (int64_t n = 0; n < 256; ++n) {
-        std::fill_n(w.data.begin() + 1 + n * row_bytes, row_bytes, uint8_t{0});
+        std::fill_n(w.data.begin() + 1 + n * row_bytes, row_bytes, others);
         const bool nan = format == WeightFormat::kFp8Block && (n & 0x7F) == 0x7F;
         w.data[static_cast<size_t>(1 + n * row_bytes + n % row_bytes)] =
             nan ? uint8_t{0} : static_cast<uint8_t>(n);

@@ -9,84 +9,39 @@ namespace tidemill {
 namespace {
 
 constexpr int64_t kBlock = kScaleBlock;  // rows of a unit: the block of the second quantisation
-constexpr int64_t kTokensAtOnce = kTokenBlock;  // tokens of an expert that share a thread's scratch
 
 }  // namespace
-
-// The work of a call: one slot per (token, chosen expert), those of an expert together, experts
-// ascending, the shared expert last with every token and weight 1. A part is as many slots of
-// an expert as share a thread's scratch.
-struct CpuBackend::Assignments {
-  struct Part {
-    const ExpertWeights* expert;
-    int64_t slot;
-    int64_t count;
-  };
-  std::vector<Part> parts;
-  std::vector<int32_t> token;
-  std::vector<float> weight;
-
-  explicit Assignments(const ExpertsArgs& a) {
-    const int64_t chosen = a.x.count * a.topk;
-    std::vector<int64_t> begin(a.experts.size() + 1);
-    for (int64_t i = 0; i < chosen; ++i) ++begin[static_cast<size_t>(a.ids[i]) + 1];
-    for (size_t e = 0; e < a.experts.size(); ++e) {
-      begin[e + 1] += begin[e];
-      add_parts(a.experts[e], begin[e], begin[e + 1]);
-    }
-    token.resize(static_cast<size_t>(chosen + a.x.count));
-    weight.resize(token.size(), 1.0f);
-    for (int64_t i = 0; i < chosen; ++i) {
-      const auto slot = static_cast<size_t>(begin[static_cast<size_t>(a.ids[i])]++);
-      token[slot] = static_cast<int32_t>(i / a.topk);
-      weight[slot] = a.weights[i];
-    }
-    for (int64_t t = 0; t < a.x.count; ++t) {
-      token[static_cast<size_t>(chosen + t)] = static_cast<int32_t>(t);
-    }
-    add_parts(*a.shared, chosen, chosen + a.x.count);
-  }
-
-  void add_parts(const ExpertWeights& expert, int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; slot += kTokensAtOnce) {
-      parts.push_back({&expert, slot, std::min(kTokensAtOnce, end - slot)});
-    }
-  }
-};
 
 void CpuBackend::experts(const ExpertsArgs& a) {
   const int64_t hidden = a.x.width;
   const int64_t inter = a.shared->w1.rows;
   if (hidden % kBlock != 0 || inter % kBlock != 0) return ReferenceBackend::experts(a);
 
-  const Assignments work(a);
-  const auto slots = static_cast<int64_t>(work.token.size());
-  const auto parts = static_cast<int64_t>(work.parts.size());
+  Assignments& work = assignments_;
+  work.assign(a);
+  const int64_t slots = work.slots();
+  const int64_t parts = std::ssize(work.parts());
   Activations kind;
   TokenRows x = prepare(a.x, true, x_, kind);  // Q8 always fits
-  x.index = work.token.data();
-  std::vector<int64_t> begin;
-  for (const Assignments::Part& part : work.parts) begin.push_back(part.slot);
-  begin.push_back(slots);
-  x = pack(x, hidden, begin);
-  const bool tiles = kernels_.pack != nullptr;
+  x.index = work.tokens();
+  x = pack(x, hidden, work.part_begin());
+  const bool tiles = reads_tiles();
   const int64_t element = kernels_.activation_bytes;
   const int64_t stride = tiles ? inter * element : prepared_stride(inter);
   std::byte* activations = hidden_.bytes(slots * stride);
-  constexpr int64_t kPanel = kTokensAtOnce * kBlock;  // floats
-  constexpr int64_t kPanels = 8;                      // of outputs; those of channels take 3
+  constexpr int64_t kPanel = Assignments::kTokensAtOnce * kBlock;  // floats
+  constexpr int64_t kPanels = 8;  // of outputs; those of channels take 3
   constexpr int64_t kThreadBytes = kMatmulScratch + kPanels * kPanel * int64_t{sizeof(float)};
   std::byte* thread_memory = thread_.bytes(context_.team.size() * kThreadBytes);
   const int64_t bytes = slots * inter * hidden / 2;
 
   // w1, w3 and SwiGLU: a unit is one block of channels of one part; those of a part follow one
   // another, so that its activations stay in L2, and many stay with some of the threads.
-  const bool many = slots >= kTokensAtOnce;
+  const bool many = slots >= Assignments::kTokensAtOnce;
   std::atomic<bool> ordinary = true;
   const int64_t channel_blocks = inter / kBlock;
-  const int64_t groups = many ? parts : 1;
-  for_each_unit(groups, parts / groups * channel_blocks, 2 * bytes, [&](int64_t unit, int rank) {
-    const Assignments::Part& part = work.parts[static_cast<size_t>(unit / channel_blocks)];
+  const auto activate = [&](int64_t unit, int rank) {
+    const Assignments::Part& part = work.parts()[static_cast<size_t>(unit / channel_blocks)];
     const int64_t channel = unit % channel_blocks * kBlock;
     std::byte* scratch = thread_memory + rank * kThreadBytes;
     auto* g = reinterpret_cast<float*>(scratch + kMatmulScratch);
@@ -106,8 +61,7 @@ void CpuBackend::experts(const ExpertsArgs& a) {
     const int64_t row_stride = tiles ? kBlock * element : stride;
     for (int64_t i = 0; i < part.count; ++i) {
       if (!kernels_.swiglu(g + i * kBlock, u + i * kBlock, a.swiglu_limit,
-                           work.weight[static_cast<size_t>(part.slot + i)],
-                           rows + i * row_stride)) {
+                           work.weights()[part.slot + i], rows + i * row_stride)) {
         ordinary.store(false, std::memory_order_relaxed);
       }
     }
@@ -116,7 +70,8 @@ void CpuBackend::experts(const ExpertsArgs& a) {
       kernels_.pack({.data = rows + i * row_stride, .stride = row_stride, .count = n}, kBlock,
                     activations + (part.slot + i) * stride + channel * element * n);
     }
-  });
+  };
+  for_each_unit(parts * channel_blocks, 2 * bytes, activate, many ? parts : 0);
 
   // w2 and the sum: a unit is one block of outputs of every token, or several if there are so many
   // slots that reading them takes long: then a thread has about two units.
@@ -128,7 +83,7 @@ void CpuBackend::experts(const ExpertsArgs& a) {
     std::byte* scratch = thread_memory + rank * kThreadBytes;
     auto* product = reinterpret_cast<float*>(scratch + kMatmulScratch);
     for (int64_t t = 0; t < a.y.count; ++t) std::fill_n(a.y.f32(t) + row, width, 0.0f);
-    for (const Assignments::Part& part : work.parts) {
+    for (const Assignments::Part& part : work.parts()) {
       MatmulArgs m{.w = &part.expert->w2, .row_begin = row, .row_end = row + width};
       m.x = {.data = activations + part.slot * stride, .stride = stride, .count = part.count};
       m.scratch = scratch;
@@ -137,7 +92,7 @@ void CpuBackend::experts(const ExpertsArgs& a) {
       m.y_stride = width;
       kernels_.matmul(m);
       for (int64_t i = 0; i < part.count; ++i) {
-        float* y = a.y.f32(work.token[static_cast<size_t>(part.slot + i)]) + row;
+        float* y = a.y.f32(work.tokens()[part.slot + i]) + row;
         for (int64_t n = 0; n < width; ++n) y[n] += product[i * width + n];
       }
     }

@@ -6,8 +6,35 @@
 
 #include <cstdint>
 
+#include "ops/simd/tables.h"
+
 namespace tidemill {
 namespace {
+
+// The 16 values of E2M1 as bf16 for every scale byte: their low bytes, then their high ones.
+struct E2m1Bytes {
+  uint8_t value[256][2][16] = {};
+  constexpr E2m1Bytes() {
+    for (int scale = 0; scale < 256; ++scale) {
+      for (int code = 0; code < 16; ++code) {
+        const uint16_t word = e2m1_as_bf16(code, scale);
+        value[scale][0][code] = static_cast<uint8_t>(word);
+        value[scale][1][code] = static_cast<uint8_t>(word >> 8);
+      }
+    }
+  }
+};
+alignas(64) constexpr E2m1Bytes kE2m1Bytes;
+
+// 2^(scale - 127) and the 120 by which the exponents of E4M3 differ from those of bf16, as
+// something to add to two bf16 words.
+struct E4m3Exponents {
+  int32_t value[256] = {};
+  constexpr E4m3Exponents() {
+    for (int scale = 8; scale < 240; ++scale) value[scale] = (scale - 7) * 128 * 0x10001;
+  }
+};
+alignas(64) constexpr E4m3Exponents kE4m3Exponents;
 
 struct Avx2 {
   struct F {
@@ -127,17 +154,51 @@ struct Avx2 {
     const auto* half = static_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(half), _mm256_loadu_si256(half + 1)};
   }
-  static void e4m3_pairs(const void* p, F& odd, F& even) {
+  // 32 E4M3 codes times 2^(scale - 127). Exponent and mantissa into place as bf16, then the scale
+  // onto the exponent; a subnormal code, which few blocks have, needs a multiplication.
+  static void e4m3_pairs(const void* p, uint8_t scale, F& odd, F& even, __m256i& largest) {
     const __m256i codes = _mm256_loadu_si256(static_cast<const __m256i*>(p));
-    odd = halves_of_e4m3(codes);
-    even = halves_of_e4m3(_mm256_slli_epi16(codes, 8));
+    const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi8(0x7F));
+    const __m256i next = _mm256_add_epi8(magnitude, _mm256_set1_epi8(1));  // negative for NaN
+    if (_mm256_movemask_epi8(_mm256_cmpgt_epi8(next, _mm256_set1_epi8(8))) != -1) [[unlikely]] {
+      largest = _mm256_max_epu8(largest, magnitude);
+      const F factor = floats(seti((scale + 8) << 23));
+      odd = mul(halves_of_e4m3(codes), factor);
+      even = mul(halves_of_e4m3(_mm256_slli_epi16(codes, 8)), factor);
+      return;
+    }
+    // Pair j beside pair j + 8.
+    const __m256i pairs = _mm256_shuffle_epi8(
+        _mm256_permute4x64_epi64(codes, 0b11011000),
+        _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15,  //
+                         0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    const __m256i exponent = _mm256_set1_epi32(kE4m3Exponents.value[scale]);
+    const __m256i in_place = kept(_mm256_set1_epi16(static_cast<int16_t>(0x87F0)));
+    const auto widen = [&](__m256i words) {  // the high byte of every word
+      const __m256i code = _mm256_and_si256(_mm256_srai_epi16(words, 4), in_place);
+      return unpack_bf16(_mm256_add_epi16(code, exponent));
+    };
+    odd = widen(pairs);
+    even = widen(_mm256_slli_epi16(pairs, 8));
   }
-  static void e2m1_pairs(const void* p, F scale, F& odd, F& even) {
-    const __m256 table = _mm256_mul_ps(scale.low, _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6));
-    const __m128i codes = _mm_loadu_si128(static_cast<const __m128i*>(p));
-    const I bytes = {_mm256_cvtepu8_epi32(codes), _mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8))};
-    odd = e2m1_lowest(right<4>(bytes), table);
-    even = e2m1_lowest(bytes, table);
+  // 32 E2M1 codes times 2^(scale - 127). In both halves the codes of even columns, then those of
+  // odd ones; of columns 2j and 2j + 16 those of the first half of the lanes come first.
+  static void e2m1_pairs(const void* p, uint8_t scale, F& odd, F& even) {
+    const __m256i bytes = _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p))),
+        _mm256_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 0, 8, 1, 9, 2, 10, 3, 11,  //
+                         4, 12, 5, 13, 6, 14, 7, 15, 4, 12, 5, 13, 6, 14, 7, 15));
+    const __m256i codes = _mm256_and_si256(_mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 4, 0, 4)),
+                                           _mm256_set1_epi8(0x0F));
+    const auto look_up = [&](const uint8_t(&table)[16]) {
+      return _mm256_shuffle_epi8(
+          _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))),
+          codes);
+    };
+    const __m256i low = look_up(kE2m1Bytes.value[scale][0]);
+    const __m256i high = look_up(kE2m1Bytes.value[scale][1]);
+    even = unpack_bf16(_mm256_unpacklo_epi8(low, high));
+    odd = unpack_bf16(_mm256_unpackhi_epi8(low, high));
   }
 
   // ---- widening in order
@@ -205,19 +266,22 @@ struct Avx2 {
     const __m256 halves = _mm256_shuffle_ps(x.low, x.high, kEvery);
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(halves), 0b11011000));
   }
+  // A constant that the compiler shall not make anew in every round of a loop.
+  static __m256i kept(__m256i x) {
+    asm("" : "+x"(x));
+    return x;
+  }
+  // Of dwords of two bf16 words each: lanes 0..7 are the low ones, 8..15 the high ones.
+  static F unpack_bf16(__m256i words) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
+            _mm256_castsi256_ps(_mm256_and_si256(words, kept(_mm256_set1_epi32(-0x10000))))};
+  }
   // The high byte of every word.
   static F halves_of_e4m3(__m256i words) {
     const __m256i halves = _mm256_and_si256(_mm256_srai_epi16(words, 1),
                                             _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
             _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
-  }
-  // The low 4 bits of every lane.
-  static F e2m1_lowest(I codes, __m256 table) {
-    const I sign = andi(left<28>(codes), seti(static_cast<int32_t>(0x80000000u)));
-    return {
-        _mm256_or_ps(_mm256_permutevar8x32_ps(table, codes.low), _mm256_castsi256_ps(sign.low)),
-        _mm256_or_ps(_mm256_permutevar8x32_ps(table, codes.high), _mm256_castsi256_ps(sign.high))};
   }
   // 8 codes in a dword: magnitudes from the table (vpermps reads 3 bits), bit 3 becomes the sign.
   static __m256 e2m1_word(const char* p, __m256 table) {

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "ops/simd/tables.h"
+
 namespace tidemill {
 namespace {
 
@@ -104,17 +106,24 @@ struct Avx512 {
     even = _mm512_permutex2var_ps(first, evens, second);
   }
   static I pairs(const void* p) { return _mm512_loadu_si512(p); }
-  // 32 E4M3 codes, times 2^-8.
-  static void e4m3_pairs(const void* p, F& odd, F& even) {
+  // 32 E4M3 codes times 2^(scale - 127), whose largest magnitude (a byte) joins `largest` at least
+  // where it is that of a NaN; as halves their exponents are 8 too small.
+  static void e4m3_pairs(const void* p, uint8_t scale, F& odd, F& even, __m256i& largest) {
     const __m256i codes = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+    largest = byte_max(largest, byte_and(codes, byte_set(0x7F)));
     const __m256i half = _mm256_set1_epi16(static_cast<int16_t>(0xBF80));
-    odd = _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(codes, 1), half));
-    even =
-        _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1), half));
+    const F factor = set(power_of_two(scale + 8));
+    const auto widen = [&](__m256i words) {  // the high byte of every word
+      return mul(_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(words, 1), half)), factor);
+    };
+    odd = widen(codes);
+    even = widen(_mm256_slli_epi16(codes, 8));
   }
-  static void e2m1_pairs(const void* p, F scale, F& odd, F& even) {
-    const F table = mul(scale, _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f,
-                                              -2, -3, -4, -6));
+  // 32 E2M1 codes times 2^(scale - 127).
+  static void e2m1_pairs(const void* p, uint8_t scale, F& odd, F& even) {
+    const F table =
+        mul(set(power_of_two(scale)),
+            _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6));
     const I codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     odd = _mm512_permutexvar_ps(right<4>(codes), table);
     even = _mm512_permutexvar_ps(codes, table);  // reads 4 bits

@@ -7,22 +7,18 @@
 
 #include "ops/linear/cpu_matmul.h"
 #include "ops/simd/avx512.h"
+#include "ops/simd/tables.h"
 
 namespace tidemill {
 namespace {
 
-// The 16 values of E2M1 times 2^(byte - 127) as bf16 for every ordinary scale byte, each table
-// twice because an index has 5 bits. A model uses a dozen of the 120 tables: they stay in L1.
+// The 16 values of E2M1 for every scale byte, each table twice because an index has 5 bits. A model
+// uses a dozen of the tables: they stay in L1.
 struct E2m1Tables {
   uint16_t value[256][32] = {};
   constexpr E2m1Tables() {
-    constexpr uint16_t kBits[8] = {0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0};
-    for (int byte = kLowestScale; byte <= kLowestScale + kScaleRange; ++byte) {
-      for (int code = 0; code < 32; ++code) {
-        const int exponent = code % 8 == 0 ? 0 : (byte - 127) * 128;
-        const int sign = (code & 8) != 0 ? 0x8000 : 0;
-        value[byte][code] = static_cast<uint16_t>((kBits[code % 8] + exponent) | sign);
-      }
+    for (int scale = 0; scale < 256; ++scale) {
+      for (int code = 0; code < 32; ++code) value[scale][code] = e2m1_as_bf16(code, scale);
     }
   }
 };

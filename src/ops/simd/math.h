@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "ops/simd/tables.h"
+
 namespace tidemill {
 namespace {
 
@@ -58,17 +60,6 @@ typename S::F sigmoid(typename S::F x) {
   return S::div(one, S::add(one, exp<S>(S::floats(S::addi(
                                      S::bits(x), S::seti(static_cast<int32_t>(0x80000000u)))))));
 }
-
-// 2^(byte-127) for 1 <= byte <= 254, from memory: a broadcast load costs less than a shift and a
-// move between register files.
-struct PowersOfTwo {
-  float value[256] = {};
-  constexpr PowersOfTwo() {
-    for (int byte = 1; byte < 255; ++byte) value[byte] = __builtin_bit_cast(float, byte << 23);
-  }
-};
-alignas(64) constexpr PowersOfTwo kPowersOfTwo;
-inline float power_of_two(int32_t byte) { return kPowersOfTwo.value[byte]; }
 
 // Q8 of 32 values (formats.h q8_round), as values; out may be x. Multiplying by the reciprocal of a
 // power of two is the division.
