@@ -9,6 +9,7 @@
 
 #include "ops/cpu_kernels.h"
 #include "ops/reference_backend.h"
+#include "ops/units.h"
 
 namespace tidemill {
 
@@ -61,9 +62,7 @@ class CpuBackend : public ReferenceBackend {
   void for_each_unit(int64_t units, int64_t bytes, Body&& body) {
     for_each_unit(1, units, bytes, std::forward<Body>(body));
   }
-  // The same for `groups` of as many units, numbered one group after the other. Threads begin with
-  // different groups and stay with one while it has any left: what its units share is fetched from
-  // the cache of another core by few.
+  // The same for groups of units: share_units().
   template <typename Body>
   void for_each_unit(int64_t groups, int64_t group_units, int64_t bytes, Body&& body) {
     const int64_t units = groups * group_units;
@@ -73,16 +72,7 @@ class CpuBackend : public ReferenceBackend {
       for (int64_t unit = 0; unit < units; ++unit) body(unit, 0);
       return;
     }
-    std::vector<std::atomic<int64_t>> next(static_cast<size_t>(groups));
-    context_.team.run([&](int rank, int size) {
-      for (int64_t i = 0; i < groups; ++i) {
-        const int64_t group = (rank * groups / size + i) % groups;
-        std::atomic<int64_t>& free = next[static_cast<size_t>(group)];
-        for (int64_t unit; (unit = free.fetch_add(1, std::memory_order_relaxed)) < group_units;) {
-          body(group * group_units + unit, rank);
-        }
-      }
-    });
+    share_units(context_.team, groups, group_units, body);
   }
 
   // body(row) for every row of an activation, `bytes` of work each.
