@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <numeric>
 
@@ -12,8 +13,8 @@
 #include "base/thread_team.h"
 #include "cli/input.h"
 #include "cli/inspect_report.h"
-#include "model/model.h"
 #include "ops/backend.h"
+#include "ops/peak_rate.h"
 #include "ops/units.h"
 #include "state/layout.h"
 
@@ -82,14 +83,40 @@ double WeightTraffic::bytes(double rows) const {
          touched * static_cast<double>(expert_bytes);
 }
 
-Result<WeightTraffic> weight_traffic(const std::filesystem::path& path, int64_t alias_bytes) {
-  TRY(const auto model,
-      Model::load(path, {.progress = {}, .prefault = false, .alias_bytes = alias_bytes}));
+double measure_peak_flops(std::string_view backend, int threads) {
+  const std::string isa = isa_of(backend);
+  ThreadTeam team(threads);
+  if (isa == "amx") return peak_flops(team, CpuIsa::kAmx);
+  if (isa == "avx512bf16") return peak_flops(team, CpuIsa::kAvx512Bf16);
+  if (isa == "avx512") return peak_flops(team, CpuIsa::kAvx512);
+  return isa == "avx2" ? peak_flops(team, CpuIsa::kAvx2) : 0;
+}
+
+PrefillWork prefill_work(const Model& model) {
+  const auto sum = [](std::initializer_list<const Matrix*> matrices) {
+    int64_t weights = 0;
+    for (const Matrix* m : matrices) weights += m->data == nullptr ? 0 : m->rows * m->cols;
+    return weights;
+  };
+  const auto expert = [&](const ExpertWeights& e) { return sum({&e.w1, &e.w3, &e.w2}); };
+  int64_t weights = 0;
+  for (const LayerWeights& l : model.weights().layers) {
+    weights += sum({&l.hc_attn.fn, &l.hc_ffn.fn, &l.moe.gate, &l.engram.wkv});
+    weights += sum({&l.attention.wq_a, &l.attention.wq_b, &l.attention.wkv, &l.attention.wo_a,
+                    &l.attention.wo_b});
+    weights += sum({&l.compressor.wkv, &l.compressor.wgate, &l.compressor.index_wk});
+    weights += sum({&l.indexer.wq_b, &l.indexer.weights_proj});
+    weights += model.config().num_experts_per_tok * expert(l.moe.experts[0]) + expert(l.moe.shared);
+  }
+  return {.token_flops = 2 * weights, .prompt_flops = 2 * sum({&model.weights().head})};
+}
+
+Result<WeightTraffic> weight_traffic(const Model& model) {
   ThreadTeam team(1);
   const auto backend = make_reference_backend(team);  // only for the formats of the caches
-  TRY(const auto layout, StateLayout::build(model->config(), model->topology(), *backend));
+  TRY(const auto layout, StateLayout::build(model.config(), model.topology(), *backend));
   WeightTraffic traffic;
-  for (const TensorKind& kind : inspect_model(*model, layout).kinds) {
+  for (const TensorKind& kind : inspect_model(model, layout).kinds) {
     if (kind.name == "routed experts") {
       traffic.expert_bytes = kind.bytes;
       traffic.expert_share = static_cast<double>(kind.read_bytes) / static_cast<double>(kind.bytes);
