@@ -1,6 +1,6 @@
 # The front door. The builds themselves are in CMakePresets.json, the dependencies in
 # scripts/bootstrap.
-PROMPT ?= What is a volcano?
+PROMPT ?= Who are you?
 JOBS ?= $(shell nproc)
 
 # $(call build,PRESET,TARGET): configures once, then lets ninja decide.

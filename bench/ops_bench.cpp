@@ -364,9 +364,9 @@ const bool kRegistered = [] {
     return std::string(name) + "/" + std::to_string(tokens);
   };
   for (const int64_t tokens : {1, 4, 8, 128, 512}) {
-    for (const LinearShape& s : {LinearShape{"linear/mini/wq_b", kFp8Block, 1024, 192, 1, true},
-                                 {"linear/mini/wo_a", kFp8Block, 256, 256, 4, false},
-                                 {"linear/mini/head", kBf16, 8192, 384, 1, false},
+    for (const LinearShape& s : {LinearShape{"linear/mini/wq_b", kFp8Block, 512, 128, 1, true},
+                                 {"linear/mini/wo_a", kFp8Block, 256, 256, 2, false},
+                                 {"linear/mini/head", kBf16, 8192, 256, 1, false},
                                  {"linear/released/wq_a", kFp8Block, 1280, 5120, 1, true},
                                  {"linear/released/wq_b", kFp8Block, 32768, 1280, 1, true},
                                  {"linear/released/wo_a", kFp8Block, 8192, 4096, 8, false},
@@ -374,19 +374,19 @@ const bool kRegistered = [] {
                                  {"linear/released/gate", kBf16, 384, 5120, 1, false}}) {
       add(tokens_name(s.name, tokens), [s, tokens] { return linear(s, tokens); });
     }
-    for (const MoeShape& s : {MoeShape{"experts/mini", 24, 4, 384, 128},
+    for (const MoeShape& s : {MoeShape{"experts/mini", 16, 6, 256, 128},
                               {"experts/released_8_of_384", 8, 6, 5120, 2304}}) {
       add(tokens_name(s.name, tokens), [s, tokens] { return experts(s, tokens); });
     }
     for (const AttendShape& s :
-         {AttendShape{"attend/mini", 8, 128, 128, 64}, {"attend/released", 64, 512, 128, 512}}) {
+         {AttendShape{"attend/mini", 4, 128, 128, 64}, {"attend/released", 64, 512, 128, 512}}) {
       add(tokens_name(s.name, tokens), [s, tokens] { return attend(s, tokens); });
     }
     for (const IndexShape& s : {IndexShape{"index_select/mini", 4, 64, 64, 4096},
                                 {"index_select/released", 32, 128, 512, 16384}}) {
       add(tokens_name(s.name, tokens), [s, tokens] { return index_select(s, tokens); });
     }
-    add(tokens_name("hc_mix/mini", tokens), [tokens] { return hc_mix(384, tokens); });
+    add(tokens_name("hc_mix/mini", tokens), [tokens] { return hc_mix(256, tokens); });
     add(tokens_name("hc_mix/released", tokens), [tokens] { return hc_mix(5120, tokens); });
   }
   return true;

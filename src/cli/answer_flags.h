@@ -34,7 +34,7 @@ struct AnswerFlags {
   // The flags, with the checkpoint's defaults in place of what is not given.
   Request request(const ModelInfo& model) const;
   // An empty conversation with the system message. Models think before they answer unless told not
-  // to; the bundled one was never trained to and answers at once unless told to.
+  // to; the bundled one learned to in sums only and answers at once unless told to.
   Conversation conversation(const std::filesystem::path& model_directory) const;
 };
 

@@ -1105,12 +1105,12 @@ class Model(Plant):
         self.assertGreater(len(blank), 2)
         bias = {str(i): 100 for i in blank[:300]}
         schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": [1]}},
-                  "required": ["a", "b"]}
+                  "required": ["a", "b"], "additionalProperties": False}
 
         async def one(options):
             async with await Wire.to(self.server) as wire:
                 reply = await wire.ask(ANSWERS[0], body_for(
-                    ANSWERS[0], "JSON", max_tokens=120, temperature=0, logit_bias=bias, **options))
+                    ANSWERS[0], "JSON", max_tokens=700, temperature=0, logit_bias=bias, **options))
             self.assertEqual(reply.status, 200, reply)
             choice = json.loads(reply.body)["choices"][0]
             text = choice["message"]["content"]
