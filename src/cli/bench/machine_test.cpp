@@ -30,20 +30,21 @@ const Model& mini() {
   return *model;
 }
 
-// 12 layers of width 384, counted from config.json by hand.
+// 12 layers of width 256, counted from config.json by hand.
 TEST(PrefillWork, OfTheBundledModel) {
-  constexpr int64_t kAttention = 192 * 384 + 1024 * 192 + 128 * 384 + 4 * 64 * 256 + 384 * 256;
-  constexpr int64_t kExperts = (4 + 1) * 3 * 128 * 384 + 24 * 384;      // and the router
-  constexpr int64_t kMix = 2 * 24 * 4 * 384;                            // hyper-connections
-  constexpr int64_t kCompressors = (3 + 2) * 128 * 384 + 3 * 64 * 128;  // 2 of 3 have a gate
-  constexpr int64_t kIndexers = 5 * (4 * 64 * 192 + 4 * 384);
-  constexpr int64_t kEngram = 2 * 5 * 384 * 3 * 4 * 32;
+  constexpr int64_t kAttention =
+      128 * 256 + 4 * 128 * 128 + 128 * 256 + 2 * 128 * 256 + 256 * 2 * 128;
+  constexpr int64_t kExperts = (6 + 1) * 3 * 128 * 256 + 16 * 256;      // and the router
+  constexpr int64_t kMix = 2 * 24 * 4 * 256;                            // hyper-connections
+  constexpr int64_t kCompressors = (3 + 2) * 128 * 256 + 3 * 64 * 128;  // 2 of 3 have a gate
+  constexpr int64_t kIndexers = 5 * (4 * 64 * 128 + 4 * 256);
+  constexpr int64_t kEngram = 2 * 5 * 256 * 3 * 4 * 32;
   const PrefillWork work = prefill_work(mini());
   EXPECT_EQ(work.token_flops,
             2 * (12 * (kAttention + kExperts + kMix) + kCompressors + kIndexers + kEngram));
-  EXPECT_EQ(work.token_flops, 35'281'920);
-  EXPECT_EQ(work.prompt_flops, 2 * 8192 * 384);
-  EXPECT_DOUBLE_EQ(work.flops(100), 3'528'192'000 + 6'291'456);
+  EXPECT_EQ(work.token_flops, 26'765'312);
+  EXPECT_EQ(work.prompt_flops, 2 * 8192 * 256);
+  EXPECT_DOUBLE_EQ(work.flops(100), 2'676'531'200 + 4'194'304);
 }
 
 TEST(PeakFlops, IsNothingWithoutVectorsAndMuchWithThem) {
