@@ -1,11 +1,11 @@
 #include "base/thread_team.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <chrono>
 #include <cmath>
 #include <system_error>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -44,15 +44,6 @@ void pause() {
 #endif
 }
 
-void pin_to(int cpu) {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  CPU_SET(cpu, &mask);
-  if (::pthread_setaffinity_np(::pthread_self(), sizeof(mask), &mask) != 0) {
-    log_debug("cannot pin a kernel thread to CPU {}", cpu);
-  }
-}
-
 }  // namespace
 
 int ThreadTeam::available_threads() {
@@ -61,15 +52,24 @@ int ThreadTeam::available_threads() {
   return static_cast<int>(std::max(1.0, std::min(cpus, quota)));
 }
 
-ThreadTeam::ThreadTeam(int threads) {
+NodeShares ThreadTeam::nodes_for(int threads) {
+  if (threads < kPinnedFrom) return {};
+  return NodeShares(std::min(threads, kMaxThreads), numa_nodes(allowed_cpus()));
+}
+
+ThreadTeam::ThreadTeam(int threads, NodeShares nodes) : nodes_(std::move(nodes)) {
   threads = std::clamp(threads, 1, kMaxThreads);
-  const std::vector<int> cpus = allowed_cpus();
-  const bool pinned = threads >= kPinnedFrom && static_cast<size_t>(threads) == cpus.size();
+  const std::vector<int> all = allowed_cpus();
+  const bool one_each = threads >= kPinnedFrom && static_cast<size_t>(threads) == all.size();
   oversubscribed_ = threads > available_threads();
   for (int rank = 1; rank < threads; ++rank) {
+    std::vector<int> cpus = nodes_.cpus_of(rank);
+    if (cpus.empty() && one_each) cpus = {all[static_cast<size_t>(rank)]};
     try {
-      workers_.emplace_back([this, rank, cpu = pinned ? cpus[rank] : -1] {
-        if (cpu >= 0) pin_to(cpu);
+      workers_.emplace_back([this, rank, cpus = std::move(cpus)] {
+        if (!cpus.empty() && !bind_thread(cpus)) {
+          log_debug("cannot bind kernel thread {} to CPU {}", rank, cpus.front());
+        }
         work(rank);
       });
     } catch (const std::system_error& error) {

@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/numa.h"
+
 namespace tidemill {
 
 // A decode step makes hundreds of short runs, so waking has to be cheap: a waiting thread spins for
@@ -26,16 +28,25 @@ class ThreadTeam {
   // each other instead of working.
   static int available_threads();
 
+  // What nodes() is for a team of so many threads on this machine: one part below kPinnedFrom.
+  static NodeShares nodes_for(int threads);
+
   // `threads` is clamped to 1..kMaxThreads. When the system refuses a thread the team is smaller
   // (size() tells) and a warning is logged. Teams of kPinnedFrom threads on as many allowed CPUs
-  // pin their workers, one to each; the calling thread never is. Smaller ones leave it to the
-  // system, which knows what else runs there.
-  explicit ThreadTeam(int threads);
+  // pin their workers, one to each; with fewer or more threads on several memory nodes each worker
+  // is bound to the CPUs of its node. The calling thread never is: the CPU that the others leave is
+  // on the first node, as its rank. Smaller teams leave it to the system, which knows what else
+  // runs there.
+  explicit ThreadTeam(int threads) : ThreadTeam(threads, nodes_for(threads)) {}
+  // On these nodes, for a test: CPUs that are not there bind nobody.
+  ThreadTeam(int threads, NodeShares nodes);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int size() const { return size_; }
+  // Which ranks are on which memory node; by default one part for all.
+  const NodeShares& nodes() const { return nodes_; }
 
   // Calls body(rank, size) on the calling thread, and once on every other thread that comes before
   // the caller's own call has ended. So a body takes its work from something shared, such as an
@@ -93,6 +104,7 @@ class ThreadTeam {
   bool spin_until(const Done& done) const;
 
   int size_ = 1;
+  NodeShares nodes_;
   bool oversubscribed_ = false;
   bool running_ = false;
   // The current run. Written while the gate is closed and nobody is inside.

@@ -160,6 +160,16 @@ TEST(ThreadTeam, TwoTeamsWorkSideBySide) {
   EXPECT_EQ(calls, 2 * 500 * 3);
 }
 
+// On invented nodes whose CPUs are not there: nobody is bound, all work.
+TEST(ThreadTeam, OnNodesThatAreNotThere) {
+  ThreadTeam team(4, NodeShares(4, {{0, {900, 901}}, {1, {902, 903}}}));
+  EXPECT_EQ(team.size(), 4);
+  EXPECT_EQ(team.nodes().parts().size(), 2u);
+  std::atomic<int64_t> sum = 0;
+  team.parallel_for(1000, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+  EXPECT_EQ(sum, 1000);
+}
+
 #ifndef NDEBUG
 TEST(ThreadTeamDeathTest, NestedRunIsAProgrammersError) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

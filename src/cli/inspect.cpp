@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/huge_memory.h"
 #include "base/thread_team.h"
 #include "cli/command.h"
 #include "cli/inspect_report.h"
@@ -95,7 +96,9 @@ Json to_json(const Model& model, const InspectReport& report) {
                            {"expert_bytes", weights.experts},
                            {"table_bytes", weights.tables},
                            {"least_bytes", weights.least_bytes()}};
-  const std::string_view mapped = why_mapped(model.checkpoint().file_bytes());
+  const NodeShares nodes = ThreadTeam::nodes_for(ThreadTeam::available_threads());
+  json["memory_nodes"] = nodes.describe();
+  const std::string_view mapped = why_mapped(model.checkpoint().file_bytes(), nodes);
   json["huge_pages"] = {{"auto", mapped.empty() ? "on" : "off"}, {"why_off", mapped}};
   json["fits"] = Json::array();
   for (const int64_t memory : kMemoryGiB) {
@@ -150,9 +153,13 @@ std::string to_text(const Model& model, const InspectReport& report) {
       bytes_text(report.total.bytes), bytes_text(weights.least_bytes()), bytes_text(weights.always),
       bytes_text(weights.experts), bytes_text(weights.tables));
 
-  const std::string_view mapped = why_mapped(model.checkpoint().file_bytes());
-  text += fmt::format("\nweights, with --huge-pages auto on this machine now: {}\n",
-                      mapped.empty() ? "in huge pages" : fmt::format("mapped ({})", mapped));
+  const NodeShares nodes = ThreadTeam::nodes_for(ThreadTeam::available_threads());
+  const std::string_view mapped = why_mapped(model.checkpoint().file_bytes(), nodes);
+  const std::string held = !mapped.empty()        ? fmt::format("mapped ({})", mapped)
+                           : huge_pages_offered() ? "in huge pages"
+                                                  : "in memory, in small pages";
+  text += fmt::format("\nweights, with --huge-pages auto on this machine now: {}; {}\n", held,
+                      nodes.describe());
   return text;
 }
 

@@ -139,6 +139,26 @@ TEST(EngineApi, TheCheckpointsConfidenceTemperaturesCountUnlessOthersAreGiven) {
   EXPECT_TRUE(Engine::open(options));
 }
 
+// A temperature of 1,000 leaves every confidence near a half.
+TEST(EngineApi, ConfidencesAreThoseOfTheTemperatures) {
+  const TestDirectory folder;
+  link_model(folder.path(), R"({"dspark_confidence_temperatures": [1000]})");
+  const auto mean_confidence = [](const Options& options) {
+    const auto engine = open(options);
+    answer(*engine, ask(*engine, "The sea", 30));
+    const Stats stats = engine->stats();
+    EXPECT_GT(stats.reached[0], 10);
+    return stats.predicted[0] / static_cast<double>(stats.reached[0]);
+  };
+  Options options = small_options();
+  options.drafts = "fixed:2";
+  EXPECT_GT(std::abs(mean_confidence(options) - 0.5), 0.05);
+  options.model = folder.path().string();
+  EXPECT_NEAR(mean_confidence(options), 0.5, 0.02);
+  options.confidence_temperatures = {1};
+  EXPECT_GT(std::abs(mean_confidence(options) - 0.5), 0.05);
+}
+
 TEST(EngineApi, OptionsThatCannotBeAreErrors) {
   struct Case {
     void (*spoil)(Options&);

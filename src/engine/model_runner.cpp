@@ -73,8 +73,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   TRY(runner->model_, Model::load(directory, {.progress = std::move(progress),
                                               .memory_bytes = options.memory_bytes,
                                               .alias_bytes = options.alias_bytes,
-                                              .huge_pages = options.huge_pages}));
-  log_info("weights: {}", how_held(runner->model_->checkpoint()));
+                                              .huge_pages = options.huge_pages,
+                                              .nodes = runner->team_->nodes()}));
+  log_info("weights: {}; {}", how_held(runner->model_->checkpoint()),
+           runner->team_->nodes().describe());
   const int64_t memory = options.memory_bytes;
   if (memory > 0 && options.alias_bytes == 0 &&
       !WeightResidency::of(*runner->model_).fits(memory)) {

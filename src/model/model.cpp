@@ -85,10 +85,11 @@ Result<std::optional<Checkpoint>> in_huge_pages(const Checkpoint& mapped,
                                                 const LoadOptions& options) {
   const bool automatic = options.huge_pages == HugePages::kAuto;
   if (options.huge_pages == HugePages::kOff ||
-      (automatic && (options.memory_bytes > 0 || !why_mapped(mapped.file_bytes()).empty()))) {
+      (automatic &&
+       (options.memory_bytes > 0 || !why_mapped(mapped.file_bytes(), options.nodes).empty()))) {
     return std::nullopt;
   }
-  auto resident = resident_checkpoint(mapped, options.progress);
+  auto resident = resident_checkpoint(mapped, options.progress, options.nodes);
   if (!resident && automatic && resident.error().code == ErrorCode::kOutOfMemory) {
     log_info("{}: the weights stay mapped", resident.error().message);
     return std::nullopt;

@@ -33,6 +33,9 @@ struct LoadOptions {
   // Are the weights read into huge pages (resident_checkpoint.h), instead of mapped? kAuto: where
   // why_mapped() has no reason against it and memory_bytes is 0. Does not matter to alias_bytes.
   HugePages huge_pages = HugePages::kOff;
+  // Of the team that will use the weights: where they are read into memory of their own, each of
+  // its parts is near those who read it most.
+  NodeShares nodes = {};
 };
 
 // Immutable after load; shared by every thread. Holds the memory that the views point into.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 
 #include "base/formats.h"
@@ -12,9 +13,13 @@
 namespace tidemill {
 namespace {
 
+using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
+using testing::Ge;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Le;
 
 constexpr const char* kMini = TIDEMILL_SOURCE_DIR "/models/mini";
 constexpr const char* kMicro = TIDEMILL_SOURCE_DIR "/tests/vectors/micro";
@@ -35,6 +40,24 @@ float at(const Matrix& m, int64_t row, int64_t col) {
 std::vector<float> first(const Matrix& m, int64_t count) {
   std::vector<float> values;
   for (int64_t col = 0; col < count; ++col) values.push_back(at(m, 0, col));
+  return values;
+}
+
+// Of bf16 or f32.
+std::vector<float> first_values(const TensorView& tensor, size_t count) {
+  std::vector<float> values(count);
+  const std::byte* from = tensor.data.data();
+  for (float& value : values) {
+    if (tensor.type == TensorType::kF32) {
+      std::memcpy(&value, from, 4);
+      from += 4;
+    } else {
+      uint16_t word;
+      std::memcpy(&word, from, 2);
+      value = bf16_to_float(word);
+      from += 2;
+    }
+  }
   return values;
 }
 
@@ -83,6 +106,16 @@ TEST(Model, RandomWeightsStandForThoseOfADirectoryWithout) {
   EXPECT_NE(one.attention.wq_b.data, next.attention.wq_b.data);
   for (const float value : first(one.moe.experts[5].w2, 64)) EXPECT_LE(std::abs(value), 0.05f);
   for (const float value : first(next.attention.wo_b, 64)) EXPECT_LT(std::abs(value), 2.0f / 128);
+  EXPECT_NE(first(one.moe.experts[5].w2, 64), std::vector<float>(64));
+  EXPECT_NE(first(next.attention.wo_b, 64), std::vector<float>(64));
+  // Values that are no codes: small ones, not all the same.
+  for (const char* name : {"norm.weight", "layers.3.ffn.gate.weight", "layers.3.ffn.gate.bias"}) {
+    const TensorView* tensor = m.checkpoint().find(name);
+    ASSERT_NE(tensor, nullptr) << name;
+    const auto values = first_values(*tensor, 16);
+    EXPECT_THAT(values, Each(AllOf(Ge(-0.1f), Le(0.1f)))) << name;
+    EXPECT_NE(values[0], values[1]) << name;
+  }
 
   const auto little =
       Model::load(directory.path(), {.progress = {}, .prefault = true, .alias_bytes = 1 << 20});

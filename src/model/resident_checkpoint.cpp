@@ -19,6 +19,7 @@
 #include "base/file_descriptor.h"
 #include "base/huge_memory.h"
 #include "base/thread_team.h"
+#include "model/page_parts.h"
 
 namespace tidemill {
 namespace {
@@ -38,10 +39,12 @@ struct Block {  // neighbours in a file
   size_t bytes = 0;
 };
 
-// Tensors go from files to memory in the order of the files.
+// Tensors go from files to memory in the order of the files, on each part of the nodes by threads
+// that run there.
 class Reading {
  public:
-  explicit Reading(const Checkpoint& checkpoint) : files_(checkpoint.files()) {}
+  Reading(const Checkpoint& checkpoint, const NodeShares& nodes)
+      : files_(checkpoint.files()), nodes_(nodes), queues_(nodes.parts().size()) {}
 
   Status open_files() {
     for (const MappedFile& file : files_) {
@@ -54,15 +57,17 @@ class Reading {
     return {};
   }
 
-  void add(std::span<const std::byte> from, std::byte* to) {
+  void add(std::span<const std::byte> from, std::byte* to, const PageParts& pages) {
     const size_t file = file_of(from.data());
     const auto offset = from.data() - files_[file].bytes().data();
     for (size_t done = 0; done < from.size();) {
-      if (blocks_.empty() || blocks_.back().file != file || blocks_.back().bytes >= kBlockBytes) {
-        blocks_.push_back({.file = file});
+      std::vector<Block>& blocks = queues_[pages.part_of(to + done)].blocks;
+      if (blocks.empty() || blocks.back().file != file || blocks.back().bytes >= kBlockBytes) {
+        blocks.push_back({.file = file});
       }
-      Block& block = blocks_.back();
-      const size_t bytes = std::min(from.size() - done, kBlockBytes - block.bytes);
+      Block& block = blocks.back();
+      size_t bytes = std::min(from.size() - done, kBlockBytes - block.bytes);
+      if (queues_.size() > 1) bytes = std::min(bytes, PageParts::bytes_to_page_end(to + done));
       block.pieces.push_back({offset + static_cast<int64_t>(done), {to + done, bytes}});
       block.bytes += bytes;
       done += bytes;
@@ -73,8 +78,13 @@ class Reading {
   Status run(int threads, const std::function<void(double)>& progress) {
     if (progress) progress(0);
     std::vector<std::thread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back([this] { read_blocks({}); });
-    read_blocks(progress);
+    for (size_t part = 0; part < queues_.size(); ++part) {
+      const int64_t share = nodes_.begin(threads, part + 1) - nodes_.begin(threads, part);
+      for (int64_t i = part == 0 ? 1 : 0; i < std::max(share, int64_t{1}); ++i) {
+        others.emplace_back([this, part] { read_blocks(part, {}); });
+      }
+    }
+    read_blocks(0, progress);
     for (std::thread& other : others) other.join();
     if (error_) return tl::unexpected(*error_);
     if (progress) progress(1);
@@ -90,15 +100,17 @@ class Reading {
     return file_;
   }
 
-  void read_blocks(const std::function<void(double)>& progress) {
-    for (size_t i = next_++; i < blocks_.size(); i = next_++) {
-      if (Status status = read(blocks_[i]); !status) {
+  void read_blocks(size_t part, const std::function<void(double)>& progress) {
+    const RunOn near(nodes_.parts()[part].cpus);
+    Queue& queue = queues_[part];
+    for (size_t i = queue.next++; i < queue.blocks.size(); i = queue.next++) {
+      if (Status status = read(queue.blocks[i]); !status) {
         const std::lock_guard lock(mutex_);
         if (!error_) error_ = std::move(status).error();
-        next_ = blocks_.size();  // nobody need go on
+        for (Queue& other : queues_) other.next = other.blocks.size();  // nobody need go on
         return;
       }
-      done_ += blocks_[i].bytes;
+      done_ += queue.blocks[i].bytes;
       if (progress) progress(static_cast<double>(done_) / static_cast<double>(bytes_));
     }
   }
@@ -132,10 +144,15 @@ class Reading {
   const std::vector<MappedFile>& files_;
   std::vector<FileDescriptor> fds_;  // of files_
   size_t file_ = 0;                  // of the last tensor
-  std::vector<Block> blocks_;
+  const NodeShares& nodes_;
+  struct Queue {
+    std::vector<Block> blocks = {};
+    std::atomic<size_t> next = 0;
+  };
+  std::vector<Queue> queues_;  // one for each part of nodes_
   size_t bytes_ = 0;
 
-  std::atomic<size_t> next_ = 0, done_ = 0;
+  std::atomic<size_t> done_ = 0;
   std::mutex mutex_;
   std::optional<Error> error_;  // the first
 };
@@ -150,21 +167,23 @@ Result<HugePages> parse_huge_pages(std::string_view text) {
               text);
 }
 
-std::string_view why_mapped(bool offered, int64_t weights, int64_t available, int64_t limit) {
+std::string_view why_mapped(bool gains, int64_t weights, int64_t available, int64_t limit) {
   constexpr int64_t kLeast = int64_t{256} << 20;  // below, a quick start counts more
-  if (!offered) return "the system's transparent huge pages are off";
+  if (!gains) return "the system's transparent huge pages are off";
   if (weights < kLeast) return "below 256 MiB they would gain little";
   if (weights > available / 2) return "more than half of the memory that is available";
   if (weights > limit / 2) return "more than half of what the control group's limit leaves";
   return {};
 }
 
-std::string_view why_mapped(int64_t weights) {
-  return why_mapped(huge_pages_offered(), weights, available_memory(), cgroup_memory_left());
+std::string_view why_mapped(int64_t weights, const NodeShares& nodes) {
+  const bool gains = huge_pages_offered() || nodes.parts().size() > 1;
+  return why_mapped(gains, weights, available_memory(), cgroup_memory_left());
 }
 
 Result<Checkpoint> resident_checkpoint(const Checkpoint& mapped,
-                                       const std::function<void(double)>& progress) {
+                                       const std::function<void(double)>& progress,
+                                       const NodeShares& nodes) {
   using Named = ByName<TensorView>::value_type;
   std::vector<const Named*> tensors;
   size_t total = 0;
@@ -176,7 +195,7 @@ Result<Checkpoint> resident_checkpoint(const Checkpoint& mapped,
     return a->second.data.data() < b->second.data.data();
   });
 
-  Reading reading(mapped);
+  Reading reading(mapped, nodes);
   CHECK_OK(reading.open_files());
   const std::shared_ptr<std::byte> memory = map_huge_memory(std::max(total, kAlignment));
   if (memory == nullptr) {
@@ -184,11 +203,18 @@ Result<Checkpoint> resident_checkpoint(const Checkpoint& mapped,
                 total);
   }
   ByName<TensorView> views;
+  PageParts pages({memory.get(), total}, nodes);
   std::byte* to = memory.get();
   for (const Named* tensor : tensors) {
+    const size_t bytes = tensor->second.data.size();
+    views[tensor->first] = {tensor->second.type, tensor->second.shape, {to, bytes}};
+    pages.add({to, bytes});
+    to += aligned(bytes);
+  }
+  to = memory.get();
+  for (const Named* tensor : tensors) {
     const auto data = tensor->second.data;
-    if (!data.empty()) reading.add(data, to);
-    views[tensor->first] = {tensor->second.type, tensor->second.shape, {to, data.size()}};
+    if (!data.empty()) reading.add(data, to, pages);
     to += aligned(data.size());
   }
   // As many as a fast disk wants at least, and no more than memory can follow.

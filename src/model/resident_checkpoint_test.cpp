@@ -10,6 +10,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/cpu_quota.h"
 #include "base/file_descriptor.h"
 #include "base/huge_memory.h"
 #include "model/model.h"
@@ -184,6 +185,41 @@ TEST_F(Resident, AFileThatCannotBeReadIsAnError) {
   EXPECT_THAT(error_of(mapped), HasSubstr("cannot open " + path.string() + ": No such file"));
   std::filesystem::create_directory(path);  // can be opened
   EXPECT_THAT(error_of(mapped), HasSubstr("cannot read " + path.string() + " at byte "));
+}
+
+// On invented nodes, each with one of this machine's CPUs: who reads a part runs there.
+TEST_F(Resident, PartsAreReadWhereTheirNodeIs) {
+  write("model.safetensors", tensors_);
+  const Checkpoint mapped = open();
+  const std::vector<int> cpus = allowed_cpus();
+  const NodeShares nodes(2, {{0, {cpus.front()}}, {1, {cpus.back()}}});
+  ASSERT_EQ(nodes.parts().size(), 2u);
+  // Beside the begin and the end, there is progress only if this thread comes in time to read.
+  std::vector<std::vector<int>> on;
+  for (int round = 0; on.size() <= 2 && round < 1000; ++round) {
+    on.clear();
+    const auto resident = resident_checkpoint(
+        mapped, [&](double) { on.push_back(allowed_cpus()); }, nodes);
+    ASSERT_TRUE(resident) << resident.error().message;
+    expect_same_tensors(mapped, *resident);
+    EXPECT_EQ(allowed_cpus(), cpus);
+  }
+  ASSERT_GT(on.size(), 2u);
+  EXPECT_EQ(on[1], std::vector(1, cpus.front()));
+}
+
+TEST_F(Resident, NodesThatAreNotThereChangeNothing) {
+  write("model.safetensors", tensors_);
+  const Checkpoint mapped = open();
+  const NodeShares nodes(7, {{0, {900}}, {1, {901, 902}}, {7, {903, 904, 905, 906}}});
+  ASSERT_EQ(nodes.parts().size(), 3u);
+  const auto resident = resident_checkpoint(mapped, {}, nodes);
+  ASSERT_TRUE(resident) << resident.error().message;
+  expect_same_tensors(mapped, *resident);
+  std::filesystem::resize_file(directory_.path() / "model.safetensors", 5'000'000);
+  const auto cut = resident_checkpoint(mapped, {}, nodes);
+  ASSERT_FALSE(cut);
+  EXPECT_THAT(cut.error().message, HasSubstr("ends at byte "));
 }
 
 TEST_F(Resident, AModelInHugePages) {

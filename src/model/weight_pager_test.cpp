@@ -63,6 +63,16 @@ TEST(WeightPager, KeepsWhatIsWantedMost) {
   EXPECT_EQ(pager->counters().misses, misses);
 }
 
+// Hotter ones have to go before an expert that the same call needs.
+TEST(WeightPager, ExpertsOfACallDoNotDisplaceEachOther) {
+  const auto pager = pager_of(6);
+  const auto& mapped = micro().weights().layers[0].moe.experts;
+  for (int round = 0; round < 10; ++round) acquire_and_check(*pager, 0, {0, 1, 2});
+  acquire_and_check(*pager, 0, {3, 4, 5});
+  const auto experts = pager->acquire(0, std::vector<int32_t>{3, 4, 5, 6});
+  for (const size_t id : {3, 4, 5, 6}) EXPECT_NE(experts[id].w1.data, mapped[id].w1.data) << id;
+}
+
 TEST(WeightPager, WhatHasNoRoomIsUsedFromTheMapping) {
   const auto pager = pager_of(6);
   acquire_and_check(*pager, 0, {0, 1, 2, 3, 4, 5, 6, 7});

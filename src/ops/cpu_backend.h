@@ -10,6 +10,7 @@
 #include "ops/cpu_kernels.h"
 #include "ops/moe/cpu_assignments.h"
 #include "ops/reference_backend.h"
+#include "ops/units.h"
 
 namespace tidemill {
 
@@ -58,36 +59,22 @@ class CpuBackend : public ReferenceBackend {
   // tokens [begin[g], begin[g + 1]) are group g.
   TokenRows pack(const TokenRows& rows, int64_t width, std::span<const int64_t> begin);
   // body(unit, rank) for every unit; `bytes` of work in all, on the calling thread alone where
-  // waking the team costs more. Units lie in `groups` of neighbours, one per thread unless told
-  // otherwise. Threads begin with different groups and stay with one while it has any left, then
-  // help others: so each reads its weights in order, and what a kernel asks for ahead
-  // (cpu_matmul_kernel.h) is what its thread reads next; and what the units of a group share is
-  // fetched by few.
+  // waking the team costs more.
   template <typename Body>
-  void for_each_unit(int64_t units, int64_t bytes, Body&& body, int64_t groups = 0) {
+  void for_each_unit(int64_t units, int64_t bytes, Body&& body) {
+    for_each_unit(1, units, bytes, std::forward<Body>(body));
+  }
+  // The same for groups of units: share_units().
+  template <typename Body>
+  void for_each_unit(int64_t groups, int64_t group_units, int64_t bytes, Body&& body) {
+    const int64_t units = groups * group_units;
     // About 3 us of one core; a run of the team costs 1 to 2.
     constexpr int64_t kWorthATeam = 48 << 10;
     if (bytes < kWorthATeam || units == 1) {
       for (int64_t unit = 0; unit < units; ++unit) body(unit, 0);
       return;
     }
-    if (groups == 0) groups = context_.team.size();
-    const auto begin = [&](int64_t group) { return units * group / groups; };
-    if (std::ssize(next_unit_) < groups) {
-      next_unit_ = std::vector<std::atomic<int64_t>>(static_cast<size_t>(groups));
-    }
-    for (int64_t i = 0; i < groups; ++i) next_unit_[static_cast<size_t>(i)] = begin(i);
-    context_.team.run([&](int rank, int size) {
-      for (int64_t i = 0; i < groups; ++i) {
-        const int64_t group = (rank * groups / size + i) % groups;
-        const int64_t end = begin(group + 1);
-        std::atomic<int64_t>& next = next_unit_[static_cast<size_t>(group)];
-        while (next.load(std::memory_order_relaxed) < end) {
-          const int64_t unit = next.fetch_add(1, std::memory_order_relaxed);
-          if (unit < end) body(unit, rank);
-        }
-      }
-    });
+    share_units(context_.team, next_unit_, groups, group_units, body);
   }
 
   // body(row) for every row of an activation, `bytes` of work each.
@@ -101,7 +88,7 @@ class CpuBackend : public ReferenceBackend {
   }
 
   const CpuKernels& kernels_;
-  std::vector<std::atomic<int64_t>> next_unit_;  // of each group
+  NextUnits next_unit_;
   Assignments assignments_;
   Scratch x_;
   Scratch packed_;

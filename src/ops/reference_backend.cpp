@@ -32,6 +32,8 @@ Result<Backend::Buffer> ReferenceBackend::allocate(int64_t bytes) {
     return fail(ErrorCode::kOutOfMemory, "cannot allocate {} bytes; lower the number of tokens",
                 bytes);
   }
+  // Every thread reads all of what is kept here, so it comes from all nodes in turn.
+  interleave(static_cast<std::byte*>(memory), size, context_.team.nodes());
   return Buffer(static_cast<std::byte*>(memory), [size](std::byte* p) { munmap(p, size); });
 }
 

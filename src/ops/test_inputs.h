@@ -144,10 +144,12 @@ inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t
 }
 
 // Calls body for the cpu backend of every instruction set of this machine, and of an emulated one,
-// with 1, 2 and 3 threads. What they are compared with depends on their product order.
+// with 1, 2 and 3 threads, the last on two (invented) memory nodes. What they are compared with
+// depends on their product order.
 inline void for_each_cpu_backend(
     const std::function<void(Backend&, const std::string& label)>& body) {
-  static ThreadTeam teams[] = {ThreadTeam(1), ThreadTeam(2), ThreadTeam(3)};
+  static ThreadTeam teams[] = {ThreadTeam(1), ThreadTeam(2),
+                               ThreadTeam(3, NodeShares(3, {{0, {900}}, {1, {901, 902}}}))};
   const auto run = [&](Backend& backend, const ThreadTeam& team) {
     body(backend, fmt::format("{} with {} threads", backend.name(), team.size()));
   };

@@ -137,11 +137,15 @@ class Workloads(Case):
 class Sweeps(Case):
     def test_prefill(self):
         summary = self.json("--sweep", "prefill", "--prompts", "16,40", "--batches", "1,2",
-                            "--chunks", "64", "--repeats", "2")
+                            "--chunks", "64", "--repeats", "2", "--floor")
+        self.assertGreater(summary["peak_flops_per_second"], 1e9)
+        self.assertEqual(summary["prefill_flops_per_token"], 26765312)
         self.assertEqual(len(summary["cells"]), 4)
         for cell in summary["cells"]:
             self.assertEqual((cell["kind"], cell["chunk"]), ("prefill", 64))
             self.assertEqual(cell["tokens_per_second"]["count"], 2)
+            self.assertGreater(cell["of_floor"], 0)
+            self.assertLess(cell["of_floor"], 1)
             self.assertEqual(cell["prompt_tokens"],
                              2 * cell["concurrency"] * cell["prompt_tokens_each"])
 

@@ -65,7 +65,11 @@ Status measure(const BenchOptions& options) {
     Json json;
     json["machine"] = to_json(result.machine);
     json["model"] = result.model;
-    if (options.floor) json["read_bytes_per_second"] = result.read_bytes_per_second;
+    if (options.floor) {
+      json["read_bytes_per_second"] = result.read_bytes_per_second;
+      json["peak_flops_per_second"] = result.peak_flops_per_second;
+      json["prefill_flops_per_token"] = result.token_flops;
+    }
     json["interrupted"] = result.interrupted;
     json["cells"] = Json::array();
     for (size_t i = 0; i < result.cells.size(); ++i) {
@@ -77,7 +81,9 @@ Status measure(const BenchOptions& options) {
     std::string head = fmt::format("{}, {}, {} threads on {} CPUs, load {:.1f}", machine.cpu,
                                    machine.isa, machine.threads, machine.cpus, machine.load);
     if (options.floor) {
-      head += fmt::format(", memory {:.1f} GB/s", result.read_bytes_per_second / 1e9);
+      head += fmt::format(", memory {:.1f} GB/s, {:.0f} GFLOP/s, prefill {:.3g} MFLOP per token",
+                          result.read_bytes_per_second / 1e9, result.peak_flops_per_second / 1e9,
+                          static_cast<double>(result.token_flops) / 1e6);
     }
     CHECK_OK(write_stdout(head + "\n\n" + cell_tables(result.cells)));
   }

@@ -4,16 +4,18 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
-#include <vector>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/cpu_quota.h"
 #include "base/thread_team.h"
 #include "cli/input.h"
 #include "cli/inspect_report.h"
-#include "model/model.h"
 #include "ops/backend.h"
+#include "ops/peak_rate.h"
+#include "ops/units.h"
 #include "state/layout.h"
 
 namespace tidemill::cli {
@@ -53,16 +55,23 @@ Machine this_machine(std::string_view backend, int threads) {
 double measure_read_bandwidth(int threads) {
   constexpr int64_t kWords = int64_t{32} << 20;
   constexpr int kPasses = 7;
-  const std::vector<uint64_t> memory(static_cast<size_t>(kWords), 1);
+  const auto memory = std::make_unique_for_overwrite<uint64_t[]>(kWords);
   ThreadTeam team(threads);
+  const int64_t parts = int64_t{3} * team.size();
+  NextUnits next;
+  const auto each_part = [&](const auto& body) {
+    share_units(team, next, 1, parts, [&](int64_t part, int) {
+      body(memory.get() + kWords * part / parts, memory.get() + kWords * (part + 1) / parts);
+    });
+  };
+  // On several memory nodes, first touched near those who will read it.
+  each_part([](uint64_t* first, uint64_t* end) { std::fill(first, end, uint64_t{1}); });
   std::atomic<uint64_t> sink = 0;  // a sum that nobody wants is not computed
   double best = INFINITY;
   for (int pass = 0; pass < kPasses; ++pass) {
     const Clock::time_point begin = Clock::now();
-    team.parallel_for(kWords, 4096, [&](int64_t first, int64_t end) {
-      uint64_t sum = 0;
-      for (int64_t i = first; i < end; ++i) sum += memory[static_cast<size_t>(i)];
-      sink.fetch_add(sum, std::memory_order_relaxed);
+    each_part([&](const uint64_t* first, const uint64_t* end) {
+      sink.fetch_add(std::accumulate(first, end, uint64_t{0}), std::memory_order_relaxed);
     });
     best = std::min(best, seconds_since(begin));
   }
@@ -75,14 +84,40 @@ double WeightTraffic::bytes(double rows) const {
          touched * static_cast<double>(expert_bytes);
 }
 
-Result<WeightTraffic> weight_traffic(const std::filesystem::path& path, int64_t alias_bytes) {
-  TRY(const auto model,
-      Model::load(path, {.progress = {}, .prefault = false, .alias_bytes = alias_bytes}));
+double measure_peak_flops(std::string_view backend, int threads) {
+  const std::string isa = isa_of(backend);
+  ThreadTeam team(threads);
+  if (isa == "amx") return peak_flops(team, CpuIsa::kAmx);
+  if (isa == "avx512bf16") return peak_flops(team, CpuIsa::kAvx512Bf16);
+  if (isa == "avx512") return peak_flops(team, CpuIsa::kAvx512);
+  return isa == "avx2" ? peak_flops(team, CpuIsa::kAvx2) : 0;
+}
+
+PrefillWork prefill_work(const Model& model) {
+  const auto sum = [](std::initializer_list<const Matrix*> matrices) {
+    int64_t weights = 0;
+    for (const Matrix* m : matrices) weights += m->data == nullptr ? 0 : m->rows * m->cols;
+    return weights;
+  };
+  const auto expert = [&](const ExpertWeights& e) { return sum({&e.w1, &e.w3, &e.w2}); };
+  int64_t weights = 0;
+  for (const LayerWeights& l : model.weights().layers) {
+    weights += sum({&l.hc_attn.fn, &l.hc_ffn.fn, &l.moe.gate, &l.engram.wkv});
+    weights += sum({&l.attention.wq_a, &l.attention.wq_b, &l.attention.wkv, &l.attention.wo_a,
+                    &l.attention.wo_b});
+    weights += sum({&l.compressor.wkv, &l.compressor.wgate, &l.compressor.index_wk});
+    weights += sum({&l.indexer.wq_b, &l.indexer.weights_proj});
+    weights += model.config().num_experts_per_tok * expert(l.moe.experts[0]) + expert(l.moe.shared);
+  }
+  return {.token_flops = 2 * weights, .prompt_flops = 2 * sum({&model.weights().head})};
+}
+
+Result<WeightTraffic> weight_traffic(const Model& model) {
   ThreadTeam team(1);
   const auto backend = make_reference_backend(team);  // only for the formats of the caches
-  TRY(const auto layout, StateLayout::build(model->config(), model->topology(), *backend));
+  TRY(const auto layout, StateLayout::build(model.config(), model.topology(), *backend));
   WeightTraffic traffic;
-  for (const TensorKind& kind : inspect_model(*model, layout).kinds) {
+  for (const TensorKind& kind : inspect_model(model, layout).kinds) {
     if (kind.name == "routed experts") {
       traffic.expert_bytes = kind.bytes;
       traffic.expert_share = static_cast<double>(kind.read_bytes) / static_cast<double>(kind.bytes);

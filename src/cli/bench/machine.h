@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "model/model.h"
 
 namespace tidemill::cli {
 
@@ -26,6 +26,23 @@ std::string cpu_model(std::string_view cpuinfo);
 // a buffer larger than most caches. Takes about a second.
 double measure_read_bandwidth(int threads);
 
+// FLOP per second that `threads` threads together reach with the instructions of the backend's
+// products, operands in registers; 0 for a backend without vectors. Takes a tenth of a second.
+double measure_peak_flops(std::string_view backend, int threads);
+
+// Multiplications and additions by weights in prefill. Attention's products with cached rows, which
+// depend on the context, norms and sums are not counted: a floor made of this is too low by them.
+struct PrefillWork {
+  int64_t token_flops = 0;   // of every token
+  int64_t prompt_flops = 0;  // the output head, of a prompt's last token
+
+  double flops(int64_t tokens) const {
+    return static_cast<double>(tokens) * static_cast<double>(token_flops) +
+           static_cast<double>(prompt_flops);
+  }
+};
+PrefillWork prefill_work(const Model& model);
+
 // Weights that a forward pass has to read. Those of the drafter are not among them, so with drafts
 // the floor below is lower than it could be.
 struct WeightTraffic {
@@ -38,7 +55,7 @@ struct WeightTraffic {
   // and an expert is read once a pass.
   double bytes(double rows) const;
 };
-// alias_bytes: LoadOptions'. Errors: those of Model::load.
-Result<WeightTraffic> weight_traffic(const std::filesystem::path& model, int64_t alias_bytes = 0);
+// Errors: those of StateLayout::build.
+Result<WeightTraffic> weight_traffic(const Model& model);
 
 }  // namespace tidemill::cli

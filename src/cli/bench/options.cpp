@@ -66,7 +66,7 @@ constexpr std::array kUses = {
     FlagUse{"--records", kEngine | kCurve},
     FlagUse{"--gaps", kEngine},
     FlagUse{"--pareto", kWorkload | kDecode | kCurve},
-    FlagUse{"--floor", kDecode},
+    FlagUse{"--floor", kPrefill | kDecode},
 };
 
 std::string name_of(BenchMode mode) {
@@ -207,7 +207,9 @@ void BenchOptions::add_to(CLI::App& command) {
   command.add_option("--records", records, "Write a JSON line for each request and cell to FILE");
   command.add_flag("--gaps", gaps, "With every time between tokens in them");
   command.add_option("--pareto", pareto, "Draw tokens/s of a user against the device's: FILE.svg");
-  command.add_flag("--floor", floor, "Measure the memory, and show how near decode comes to it");
+  command.add_flag(
+      "--floor", floor,
+      "Measure memory and arithmetic, and show how near decode or prefill comes to them");
   command.add_flag("--json", json, "The summary as JSON");
 }
 

@@ -55,6 +55,15 @@ double Floor::step_ms(const CellSummary& summary, int64_t concurrency) const {
   return 1000 * traffic.bytes(static_cast<double>(concurrency) * (1 + drafts)) / bytes_per_second;
 }
 
+double MeasuredCell::of_floor() const {
+  if (!floor_ms) return 0;
+  if (shape.kind == CellKind::kPrefill) {
+    return summary.tokens_per_second.median * *floor_ms / 1000 /
+           static_cast<double>(std::max<int64_t>(1, shape.prompt_tokens));
+  }
+  return summary.step_ms() > 0 ? *floor_ms / summary.step_ms() : 0;
+}
+
 // ---- records
 
 namespace {
@@ -162,7 +171,7 @@ Json cell_json(const MeasuredCell& measured, size_t cell) {
   json["preemptions"] = work.preemptions;
   if (floor_ms) {
     json["floor_ms"] = *floor_ms;
-    json["of_floor"] = summary.step_ms() > 0 ? *floor_ms / summary.step_ms() : 0;
+    json["of_floor"] = measured.of_floor();
   }
   return json;
 }
@@ -225,12 +234,14 @@ std::string workload_table(std::span<const MeasuredCell> cells) {
 
 std::string prefill_table(std::span<const MeasuredCell> cells) {
   TextTable table({"prefill chunk", "prompt", "batch", "prompt tokens/s", "range",
-                   "TTFT ms 50 90 99", "idle", "failed"});
-  for (const auto& [shape, s, floor] : cells) {
+                   "TTFT ms 50 90 99", "idle", "of floor", "failed"});
+  for (const MeasuredCell& cell : cells) {
+    const auto& [shape, s, floor] = cell;
     if (shape.kind != CellKind::kPrefill) continue;
     table.add({fmt::format("{}", shape.chunk), fmt::format("{}", shape.prompt_tokens),
                load_text(shape), median(s.tokens_per_second), range(s.tokens_per_second),
-               triple(s.ttft_ms), percent(s.work.idle_share()), fmt::format("{}", s.failed)});
+               triple(s.ttft_ms), percent(s.work.idle_share()),
+               cell.of_floor() > 0 ? percent(cell.of_floor()) : "-", fmt::format("{}", s.failed)});
   }
   return table.empty() ? "" : table.text() + "\n";
 }
@@ -238,15 +249,15 @@ std::string prefill_table(std::span<const MeasuredCell> cells) {
 std::string decode_table(std::span<const MeasuredCell> cells) {
   TextTable table({"decode drafts", "context", "batch", "tokens/s", "range", "/user p50",
                    "token ms 50 90 99", "tok/step", "accepted", "step ms", "idle", "of floor"});
-  for (const auto& [shape, s, floor] : cells) {
+  for (const MeasuredCell& cell : cells) {
+    const auto& [shape, s, floor] = cell;
     if (shape.kind != CellKind::kDecode) continue;
-    const bool has_floor = floor && s.step_ms() > 0;
     table.add({shape.drafts, fmt::format("{}", shape.prompt_tokens), load_text(shape),
                median(s.tokens_per_second), range(s.tokens_per_second),
                number(s.user_tokens_per_second.p50), triple(s.token_ms),
                number(s.work.tokens_per_step()),
                s.work.all_drafted() > 0 ? percent(acceptance(s.work)) : "-", number(s.step_ms()),
-               percent(s.work.idle_share()), has_floor ? percent(*floor / s.step_ms()) : "-"});
+               percent(s.work.idle_share()), cell.of_floor() > 0 ? percent(cell.of_floor()) : "-"});
   }
   return table.empty() ? "" : table.text() + "\n";
 }

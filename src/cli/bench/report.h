@@ -16,18 +16,24 @@
 
 namespace tidemill::cli {
 
-// What a decode step costs at least on this machine.
+// What a decode step, or the prefill of a prompt, costs at least on this machine.
 struct Floor {
   WeightTraffic traffic;
   double bytes_per_second = 0;
+  PrefillWork prefill;
+  double flops_per_second = 0;  // 0: not known, and prefill has no floor
 
   double step_ms(const CellSummary& summary, int64_t concurrency) const;
+  double prompt_ms(int64_t tokens) const { return 1000 * prefill.flops(tokens) / flops_per_second; }
 };
 
 struct MeasuredCell {
   CellShape shape;
   CellSummary summary;
-  std::optional<double> floor_ms;  // kDecode
+  std::optional<double> floor_ms;  // kDecode: of a step; kPrefill: of a prompt
+
+  // The floor over what was measured; 0 if nothing was.
+  double of_floor() const;
 };
 
 Json to_json(const Machine& machine);

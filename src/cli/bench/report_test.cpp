@@ -78,6 +78,20 @@ TEST(Floor, CountsTheRowsOfDrafts) {
   EXPECT_DOUBLE_EQ(floor.step_ms(summary, 2), 150);  // 2 x (1 + 1.5) rows
 }
 
+TEST(Floor, OfAPromptIsItsArithmetic) {
+  const Floor floor{.prefill = {.token_flops = 20, .prompt_flops = 500},
+                    .flops_per_second = 10'000};
+  EXPECT_DOUBLE_EQ(floor.prompt_ms(100), 250);
+  MeasuredCell measured = cell("off", 3, 200, 5);  // tokens/s, at best 400
+  measured.shape.kind = CellKind::kPrefill;
+  measured.shape.prompt_tokens = 100;
+  EXPECT_EQ(measured.of_floor(), 0);
+  measured.floor_ms = floor.prompt_ms(100);
+  EXPECT_DOUBLE_EQ(measured.of_floor(), 0.5);
+  EXPECT_THAT(cell_tables({&measured, 1}), HasSubstr("50.0 %"));
+  EXPECT_DOUBLE_EQ(cell_json(measured, 0)["of_floor"], 0.5);
+}
+
 TEST(ParetoPoints, LeaveOutWhatHasNoPlace) {
   std::vector<MeasuredCell> cells = {cell("off", 1, 50, 50), cell("off", 0, 70, 20),
                                      cell("off", 4, 90, 25)};

@@ -117,13 +117,7 @@ class Session {
     limits_ = {.context = config.max_position_embeddings,
                .max_drafts = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0};
     TRY(const std::vector<CellGroup> groups, plan_groups(options_, limits_));
-    if (options_.floor) {
-      TRY(const WeightTraffic traffic, weight_traffic(directory, options_.alias_bytes()));
-      const int threads =
-          options_.engine.threads > 0 ? options_.engine.threads : ThreadTeam::available_threads();
-      floor_ = Floor{.traffic = traffic, .bytes_per_second = measure_read_bandwidth(threads)};
-      result_.read_bytes_per_second = floor_->bytes_per_second;
-    }
+    if (options_.floor) CHECK_OK(measure_floor(directory));
     result_.model = directory.string();
     for (const CellGroup& group : groups) all_ += group.cells.size();
     for (const CellGroup& group : groups) {
@@ -137,6 +131,33 @@ class Session {
   }
 
  private:
+  Status measure_floor(const std::filesystem::path& directory) {
+    TRY(const auto model,
+        Model::load(directory,
+                    {.progress = {}, .prefault = false, .alias_bytes = options_.alias_bytes()}));
+    const EngineFlags& engine = options_.engine;
+    const int threads = engine.threads > 0 ? engine.threads : ThreadTeam::available_threads();
+    TRY(const WeightTraffic traffic, weight_traffic(*model));
+    floor_ = Floor{.traffic = traffic,
+                   .bytes_per_second = measure_read_bandwidth(threads),
+                   .prefill = prefill_work(*model)};
+    // Under bounded replay most tokens pass half of the layers.
+    if (engine.replay_keep == 0) {
+      floor_->flops_per_second = measure_peak_flops(engine.backend, threads);
+    }
+    result_.read_bytes_per_second = floor_->bytes_per_second;
+    result_.peak_flops_per_second = floor_->flops_per_second;
+    result_.token_flops = floor_->prefill.token_flops;
+    return {};
+  }
+
+  std::optional<double> floor_ms(const CellShape& shape, const CellSummary& summary) const {
+    if (!floor_) return std::nullopt;
+    if (shape.kind == CellKind::kDecode) return floor_->step_ms(summary, shape.concurrency);
+    if (floor_->flops_per_second == 0) return std::nullopt;
+    return floor_->prompt_ms(shape.prompt_tokens);
+  }
+
   Status measure(const CellGroup& group) {
     TRY(const auto engine, open(group));
     CHECK_OK(describe(*engine));
@@ -179,7 +200,11 @@ class Session {
     json["model"] = result_.model;
     json["weight_bytes"] = engine.info().weight_bytes;
     json["weights_held"] = engine.info().weights_held;
-    if (floor_) json["read_bytes_per_second"] = floor_->bytes_per_second;
+    if (floor_) {
+      json["read_bytes_per_second"] = floor_->bytes_per_second;
+      json["peak_flops_per_second"] = floor_->flops_per_second;
+      json["prefill_flops_per_token"] = floor_->prefill.token_flops;
+    }
     return record_(json);
   }
 
@@ -234,7 +259,7 @@ class Session {
     result_.interrupted = cancel_;
     if (cell.runs.empty()) return {};
     MeasuredCell measured{.shape = shape, .summary = summarise(cell), .floor_ms = {}};
-    if (floor_) measured.floor_ms = floor_->step_ms(measured.summary, shape.concurrency);
+    measured.floor_ms = floor_ms(shape, measured.summary);
     for (size_t run = 0; run < cell.runs.size(); ++run) {
       for (const RequestRecord& request : cell.runs[run].records) {
         CHECK_OK(record_(

@@ -36,6 +36,8 @@ struct SessionResult {
   Machine machine;
   std::string model;
   double read_bytes_per_second = 0;  // 0: not measured
+  double peak_flops_per_second = 0;  // the same
+  int64_t token_flops = 0;           // PrefillWork's
   std::vector<MeasuredCell> cells;
   bool interrupted = false;
   Status error;  // what ended the session early; `cells` are those before it

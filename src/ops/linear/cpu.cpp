@@ -150,7 +150,7 @@ void CpuBackend::linear(const LinearArgs& a) {
     const int64_t block = unit / row_units;
     part(row, std::min(w.rows, row + unit_rows), first_token(block), first_token(block + 1), rank);
   };
-  for_each_unit(token_units * row_units, bytes, body, token_units > 1 ? token_units : 0);
+  for_each_unit(token_units, row_units, bytes, body);
 }
 
 }  // namespace tidemill

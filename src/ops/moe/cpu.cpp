@@ -71,7 +71,9 @@ void CpuBackend::experts(const ExpertsArgs& a) {
                     activations + (part.slot + i) * stride + channel * element * n);
     }
   };
-  for_each_unit(parts * channel_blocks, 2 * bytes, activate, many ? parts : 0);
+  // A node reads its half of every expert; threads of one node, neighbouring channels.
+  const int64_t groups = many || context_.team.nodes().parts().size() > 1 ? parts : 1;
+  for_each_unit(groups, parts / groups * channel_blocks, 2 * bytes, activate);
 
   // w2 and the sum: a unit is one block of outputs of every token, or several if there are so many
   // slots that reading them takes long: then a thread has about two units.
