@@ -86,7 +86,9 @@ TEST(ShareUnits, ThreadsBeginWithNeighbours) {
   for (const auto& own : units) {
     for (size_t i = 1; i < own.size(); ++i) {
       const bool helps = own[i] / (kUnits / 2) != own.front() / (kUnits / 2);
-      if (!helps) EXPECT_EQ(own[i], own[i - 1] + 1);
+      if (!helps) {
+        EXPECT_EQ(own[i], own[i - 1] + 1);
+      }
     }
   }
 }

@@ -1,4 +1,5 @@
 // Rotary embedding: worked frequencies and angles (spec 12.4), then every backend.
+#include "model/config.h"
 #include "ops/rope/rope.h"
 
 #include <gtest/gtest.h>
