@@ -15,7 +15,6 @@ add_library(tidemill_options INTERFACE)
 # the point.
 set(cxx_options -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
   -Wno-missing-field-initializers -Werror -fno-math-errno -ffp-contract=off)
-# Warnings of the generated host code are not ours. C7510: ptxas ran wgmma instructions one by one.
 set(cuda_options --expt-relaxed-constexpr -fmad=false -Werror=all-warnings)
 target_compile_options(tidemill_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")

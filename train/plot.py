@@ -16,7 +16,7 @@ def curves(lines):
             border = x
         if "loss" in d and d.get("phase") in "AB":
             out.setdefault("training", []).append((x, d["loss"]))
-        for k, v in d.get("val", {}).items():
+        for k, v in d.get("val", {}).items() if d.get("phase") in ("A", "B") else ():
             out.setdefault("held out: " + k, []).append((x, v))
     return out, border
 

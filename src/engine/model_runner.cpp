@@ -38,7 +38,7 @@ Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, Thre
   }
   return fail(ErrorCode::kInvalidArgument,
               "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, "
-              "cuda, reference, reference-tiles",
+              "reference, reference-tiles",
               options.backend);
 }
 
@@ -133,9 +133,8 @@ Status ModelRunner::make_pool() {
       std::max(wanted, (slots * layout.slot_bytes + blocks * layout.block_bytes) / 16);
   int64_t state = options_.state_bytes;
   if (state == RunnerOptions::kAutoState) {
-    const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
     state = std::min(slots * layout.slot_bytes + whole * layout.block_bytes + snapshot_bytes_,
-                     memory / 2);
+                     backend_->state_memory());
   }
   if (state > 0 && options_.pool_blocks == 0) {
     const int64_t weights = model_->checkpoint().file_bytes();

@@ -56,7 +56,7 @@ Status Forward::draft(std::span<const DraftItem> items) {
 
   std::vector<StagedArray> arrays{draft_ids_.staged(), draft_ring_offset_.staged()};
   draft_rows_.list(arrays);
-  backend_->stage(arrays);
+  CHECK_OK(backend_->stage(arrays));
 
   h_ = work_.h.first(tokens);
   pre_ = work_.pre.first(tokens);

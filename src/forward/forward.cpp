@@ -18,6 +18,7 @@ Result<Forward> Forward::create(const Model& model, Backend& backend, StatePool&
     return fail(ErrorCode::kInvalidArgument, "a step of {} tokens cannot run", options.max_tokens);
   }
   const Config& config = model.config();
+  CHECK_OK(backend.check(config));
   // A draft block and its verification have a fixed size, whatever the largest step.
   options.max_tokens = std::max(options.max_tokens, config.dspark_block_size + 1);
   Forward forward;
@@ -91,7 +92,7 @@ Status Forward::prepare(std::span<const StepItem> items) {
   }
   build_step_input(model_->config(), model_->engram(), pool_->layout(), options_.replay_form, items,
                    input_);
-  backend_->stage(input_.staged());
+  CHECK_OK(backend_->stage(input_.staged()));
   prefetch_tables();
   return reserve_logits(input_.logits_row.count());
 }

@@ -55,7 +55,7 @@ class Forward {
 
   // Runs one step and appends the items' tokens to their sequences; reserves blocks as needed.
   // Errors leave every sequence as it was: kTokenOutOfRange, kContextLength, kNoCapacity,
-  // kInvalidArgument (no tokens, more than max_tokens, the same sequence twice).
+  // kInvalidArgument (no tokens, more than max_tokens, the same sequence twice), kDevice.
   Result<StepOutput> run(std::span<const StepItem> items);
 
   // The same in its parts, for an engine that manages the pool on another thread: the sequences are

@@ -68,6 +68,7 @@ void Forward::ffn_half(const Scope& scope, const LayerWeights& w, int64_t topk) 
   }
   backend_->experts({.x = x_,
                      .experts = experts,
+                     .table = w.moe.table,
                      .shared = &w.moe.shared,
                      .ids = work_.expert_ids,
                      .weights = work_.expert_weights,

@@ -92,6 +92,7 @@ struct MoeWeights {
   F32Vector bias;     // selection only
   F32Vector bias_vl;  // for image tokens; data null when the checkpoint has none
   std::vector<ExpertWeights> experts;
+  const ExpertWeights* table = nullptr;  // the same in the memory of a device; null on a host
   ExpertWeights shared;
 };
 

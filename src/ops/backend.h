@@ -1,8 +1,8 @@
 // A device kind: its memory and its table of operations.
 //
-// Sizes are checked once, when a Forward is built; ops trust their arguments (asserts in debug
-// builds). On host backends an op has finished when the call returns; a device backend enqueues
-// on its stream. One thread calls a backend at a time.
+// Sizes are checked once, when a Forward is built (check); ops trust their arguments (asserts in
+// debug builds). On host backends an op has finished when the call returns; a device backend
+// enqueues on its stream. One thread calls a backend at a time; copy() alone may be called beside.
 //
 // Pointers in the arguments of ops are memory of the backend: allocated by it, or staged. Only what
 // describes weights (Matrix, vectors, spans of experts, not their data) is read when the op is
@@ -61,13 +61,18 @@ class Backend {
   virtual Result<Buffer> allocate(int64_t bytes) = 0;
   // Whether the host may read and write such memory, and ops the host's.
   virtual bool host_memory() const = 0;
+  // Bytes that state may take where nobody says how many.
+  virtual int64_t state_memory() const = 0;
   // Between memory of the backend and of the host, any way; after the ops before it. Finished on
-  // return. Any thread.
+  // return; finish() tells whether it failed. Any thread.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
-  // Makes arrays of the host readable for ops, until stage() has been called twice more.
-  virtual void stage(std::span<const StagedArray> arrays) = 0;
+  // Makes arrays of the host readable for ops, until stage() has been called twice more. Errors:
+  // kDevice.
+  virtual Status stage(std::span<const StagedArray> arrays) = 0;
   // Waits for the ops before it. Error kDevice: one of them failed, and so does whatever follows.
   virtual Status finish() = 0;
+  // Whether the ops have room for a model of these sizes. Error kConfig.
+  virtual Status check(const Config& config) const = 0;
 
   virtual void gather(const GatherArgs&) = 0;
   virtual void linear(const LinearArgs&) = 0;
@@ -115,8 +120,9 @@ bool cpu_supports(CpuIsa isa);
 // + FMA + F16C at least).
 Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa = CpuIsa::kBest);
 
-// One NVIDIA GPU of compute capability 9.0 (Hopper). Errors: kDevice when there is none, or this
-// program was built without CUDA (CMake option TIDEMILL_CUDA).
-Result<std::unique_ptr<Backend>> make_cuda_backend(int device = 0);
+// The first NVIDIA GPU that CUDA_VISIBLE_DEVICES leaves, of compute capability 9.0 (Hopper).
+// Errors: kDevice when there is none, or this program was built without CUDA (CMake option
+// TIDEMILL_CUDA).
+Result<std::unique_ptr<Backend>> make_cuda_backend();
 
 }  // namespace tidemill

@@ -90,6 +90,15 @@ std::vector<Range> ranges_of(ModelWeights& weights) {
 
 }  // namespace
 
+Status PlacedWeights::place_table(MoeWeights& moe, Backend& backend) {
+  const auto bytes = static_cast<int64_t>(moe.experts.size() * sizeof(ExpertWeights));
+  TRY(auto memory, backend.allocate(bytes));
+  backend.copy(memory.get(), moe.experts.data(), bytes);
+  moe.table = reinterpret_cast<const ExpertWeights*>(memory.get());
+  memory_.push_back(std::move(memory));
+  return {};
+}
+
 Result<PlacedWeights> PlacedWeights::create(const ModelWeights& weights, Backend& backend) {
   PlacedWeights result;
   result.weights_ = weights;
@@ -119,6 +128,9 @@ Result<PlacedWeights> PlacedWeights::create(const ModelWeights& weights, Backend
     data = reinterpret_cast<std::remove_reference_t<decltype(data)>>(range.placed +
                                                                      (at - range.begin));
   });
+  for (auto* layers : {&result.weights_.layers, &result.weights_.draft.stages}) {
+    for (LayerWeights& layer : *layers) CHECK_OK(result.place_table(layer.moe, backend));
+  }
   CHECK_OK(backend.finish());
   return result;
 }

@@ -19,6 +19,8 @@ class PlacedWeights {
   int64_t bytes() const { return bytes_; }  // copied
 
  private:
+  Status place_table(MoeWeights& moe, Backend& backend);
+
   ModelWeights weights_;
   std::vector<Backend::Buffer> memory_;
   int64_t bytes_ = 0;

@@ -1,6 +1,7 @@
 #include "ops/reference_backend.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -41,8 +42,13 @@ void ReferenceBackend::copy(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-void ReferenceBackend::stage(std::span<const StagedArray> arrays) {
+Status ReferenceBackend::stage(std::span<const StagedArray> arrays) {
   for (const StagedArray& array : arrays) *array.device = array.data;
+  return {};
+}
+
+int64_t ReferenceBackend::state_memory() const {
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE) / 2;
 }
 
 std::unique_ptr<Backend> make_reference_backend(ThreadTeam& team, Rounding rounding,

@@ -19,8 +19,10 @@ class ReferenceBackend : public Backend {
   Result<Buffer> allocate(int64_t bytes) override;
   bool host_memory() const override { return true; }
   void copy(void* to, const void* from, int64_t bytes) override;
-  void stage(std::span<const StagedArray> arrays) override;
+  int64_t state_memory() const override;  // half of the machine's
+  Status stage(std::span<const StagedArray> arrays) override;
   Status finish() override { return {}; }
+  Status check(const Config&) const override { return {}; }
 
   void gather(const GatherArgs& a) override { reference::gather(context_, a); }
   void linear(const LinearArgs& a) override { reference::linear(context_, a); }

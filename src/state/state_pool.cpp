@@ -229,10 +229,12 @@ std::vector<std::byte> StatePool::snapshot(const Sequence& sequence) const {
   for (const int64_t ring : layout_.ring_offset) append_ring(ring, layout_.window_tokens - 1);
   for (const int64_t ring : layout_.draft_ring_offset) append_ring(ring, layout_.window_tokens);
   for (const StateLayout::Source& source : layout_.sources) {
+    std::vector<std::byte> bytes;
     for (int64_t j = 0; j < length / source.ratio; ++j) {
-      const int32_t block = sequence.blocks[static_cast<size_t>(j / source.rows_per_block)];
-      const std::vector<std::byte> bytes = read(this->block(block));
       const int64_t row = j % source.rows_per_block;
+      if (row == 0) {
+        bytes = read(block(sequence.blocks[static_cast<size_t>(j / source.rows_per_block)]));
+      }
       const std::byte* base = bytes.data();
       append(out, base + source.entry_offset + row * layout_.entry.bytes(), layout_.entry.bytes());
       append(out, base + source.key_offset + row * layout_.key.bytes(), layout_.key.bytes());

@@ -36,7 +36,7 @@ bool same_rows(const RowSet& a, const RowSet& b) {
 }
 
 // Rows of `all` that a list of tail rows stands for.
-std::vector<int64_t> in_all(const StepInput& in, const std::vector<int64_t>& tail_rows) {
+std::vector<int64_t> in_all(const StepInput& in, const StepArray<int64_t>& tail_rows) {
   std::vector<int64_t> rows;
   for (const int64_t row : tail_rows) rows.push_back(in.tail_row[static_cast<size_t>(row)]);
   return rows;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kChunk = 64;     // keys per step of the online softmax
 constexpr int kThreads = 256;  // half warps score keys, threads own channels
-constexpr int kMostChannels = 1024 / kThreads;
+constexpr int kMostChannels = kMostHeadDim / kThreads;
 
 // Key i of query t: window positions, then the selected entries.
 __device__ const std::byte* key_of(const AttendArgs& a, int64_t t, int64_t window, int64_t i) {

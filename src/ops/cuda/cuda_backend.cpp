@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
-#include <vector>
 
+#include "model/config.h"
 #include "ops/backend.h"
 #include "ops/cuda/launch.h"
 
@@ -30,11 +31,6 @@ void* Scratch::take(int64_t bytes, cudaStream_t stream) {
 
 namespace {
 
-Error device_error(cudaError_t error, std::string_view what) {
-  return {ErrorCode::kDevice,
-          fmt::format("{}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error))};
-}
-
 // Pinned memory of the host, from which staged arrays are sent in one transfer, and the device's.
 class StagingArea {
  public:
@@ -50,12 +46,10 @@ class StagingArea {
     host_ = device_ = nullptr;
     bytes_ = 0;
     const int64_t wanted = 2 * bytes;
-    if (const auto e = cudaMallocHost(&host_, static_cast<size_t>(wanted)); e != cudaSuccess)
-      return e;
-    if (const auto e = cudaMalloc(&device_, static_cast<size_t>(wanted)); e != cudaSuccess)
-      return e;
-    bytes_ = wanted;
-    return cudaSuccess;
+    cudaError_t error = cudaMallocHost(&host_, static_cast<size_t>(wanted));
+    if (error == cudaSuccess) error = cudaMalloc(&device_, static_cast<size_t>(wanted));
+    if (error == cudaSuccess) bytes_ = wanted;
+    return error;
   }
   std::byte* host() const { return static_cast<std::byte*>(host_); }
   std::byte* device() const { return static_cast<std::byte*>(device_); }
@@ -68,19 +62,13 @@ class StagingArea {
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(int device) : device_(device) {}
   ~CudaBackend() override {
-    for (const auto& [host, table] : launch_.experts) cudaFree(table);
     if (launch_.stream != nullptr) cudaStreamDestroy(launch_.stream);
   }
 
   Status open() {
-    cudaError_t error = cudaSetDevice(device_);
-    if (error == cudaSuccess) {
-      error = cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking);
-    }
-    if (error != cudaSuccess) return tl::unexpected(device_error(error, "the CUDA device"));
-    return {};
+    note(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking));
+    return status();
   }
 
   std::string_view name() const override { return "cuda"; }
@@ -89,89 +77,111 @@ class CudaBackend : public Backend {
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
     void* memory = nullptr;
     if (const auto error = cudaMalloc(&memory, size); error != cudaSuccess) {
-      cudaGetLastError();  // not sticky: the next call is not to see it
+      cudaGetLastError();  // too little memory is no fault of the device
       return fail(ErrorCode::kOutOfMemory,
                   "the CUDA device has no {} bytes left ({}); lower the context or the number of "
                   "sequences",
                   bytes, cudaGetErrorName(error));
     }
-    cudaMemsetAsync(memory, 0, size, launch_.stream);
+    note(cudaMemsetAsync(memory, 0, size, launch_.stream));
     return Buffer(static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); });
   }
   bool host_memory() const override { return false; }
+  int64_t state_memory() const override {
+    size_t free = 0;
+    size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    return static_cast<int64_t>(free / 10 * 9);  // the rest for workspaces and logits
+  }
 
   // Addresses tell on which side they are.
   void copy(void* to, const void* from, int64_t bytes) override {
     if (bytes <= 0) return;
-    cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, launch_.stream);
-    cudaStreamSynchronize(launch_.stream);
+    note(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, launch_.stream));
+    note(cudaStreamSynchronize(launch_.stream));
   }
 
-  void stage(std::span<const StagedArray> arrays) override {
-    constexpr int64_t kAlignment = 64;
+  Status stage(std::span<const StagedArray> arrays) override {
+    const auto padded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
     int64_t total = 0;
-    for (const StagedArray& array : arrays)
-      total += (array.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    for (const StagedArray& array : arrays) total += padded(array.bytes);
     StagingArea& area = areas_[next_area_];
     next_area_ = (next_area_ + 1) % areas_.size();
-    // The transfer before the last one has left this area's host memory.
-    cudaStreamSynchronize(launch_.stream);
-    if (area.reserve(total, launch_.stream) != cudaSuccess) return;
+    note(cudaStreamSynchronize(launch_.stream));  // the last transfer from this area
+    note(area.reserve(total, launch_.stream));
+    CHECK_OK(status());
     int64_t at = 0;
     for (const StagedArray& array : arrays) {
-      if (array.bytes > 0)
+      if (array.bytes > 0) {
         std::memcpy(area.host() + at, array.data, static_cast<size_t>(array.bytes));
+      }
       *array.device = area.device() + at;
-      at += (array.bytes + kAlignment - 1) / kAlignment * kAlignment;
+      at += padded(array.bytes);
     }
-    cudaMemcpyAsync(area.device(), area.host(), static_cast<size_t>(total), cudaMemcpyHostToDevice,
-                    launch_.stream);
+    note(cudaMemcpyAsync(area.device(), area.host(), static_cast<size_t>(total),
+                         cudaMemcpyHostToDevice, launch_.stream));
+    return status();
   }
 
   Status finish() override {
-    cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess) error = cudaStreamSynchronize(launch_.stream);
-    if (error != cudaSuccess)
-      return tl::unexpected(device_error(error, "an operation on the CUDA device failed"));
-    return {};
+    note(cudaStreamSynchronize(launch_.stream));
+    return status();
   }
 
-  void gather(const GatherArgs& a) override { cuda::gather(launch_, a); }
-  void linear(const LinearArgs& a) override { cuda::linear(launch_, a); }
-  void rms_norm(const RmsNormArgs& a) override { cuda::rms_norm(launch_, a); }
-  void rope_table(const RopeTableArgs& a) override { cuda::rope_table(launch_, a); }
-  void rope(const RopeArgs& a) override { cuda::rope(launch_, a); }
-  void hc_mix(const HcMixArgs& a) override { cuda::hc_mix(launch_, a); }
-  void collapse_norm(const CollapseNormArgs& a) override { cuda::collapse_norm(launch_, a); }
-  void expand(const ExpandArgs& a) override { cuda::expand(launch_, a); }
-  void stream_mean(const StreamMeanArgs& a) override { cuda::stream_mean(launch_, a); }
-  void store_rows(const StoreRowsArgs& a) override { cuda::store_rows(launch_, a); }
-  void scatter_rows(const ScatterRowsArgs& a) override { cuda::scatter_rows(launch_, a); }
-  void round_rows(const RoundRowsArgs& a) override { cuda::round_rows(launch_, a); }
-  void select_rows(const SelectRowsArgs& a) override { cuda::select_rows(launch_, a); }
-  void repeat_row(const RepeatRowArgs& a) override { cuda::repeat_row(launch_, a); }
-  void compress_pairs(const CompressPairsArgs& a) override { cuda::compress_pairs(launch_, a); }
-  void index_select(const IndexSelectArgs& a) override { cuda::index_select(launch_, a); }
-  void attend(const AttendArgs& a) override { cuda::attend(launch_, a); }
-  void route(const RouteArgs& a) override { cuda::route(launch_, a); }
-  void experts(const ExpertsArgs& a) override {
-    keep_table(a.experts);
-    cuda::experts(launch_, a);
+  Status check(const Config& c) const override {
+    const auto room = [](std::string_view name, int64_t value, int64_t most) -> Status {
+      if (value <= most) return {};
+      return fail(ErrorCode::kConfig,
+                  "{} is {}; the cuda backend has room for {}: use --backend cpu", name, value,
+                  most);
+    };
+    CHECK_OK(room("hc_mult", c.hc_mult, kMostStreams));
+    CHECK_OK(room("n_routed_experts", c.n_routed_experts, kMostExperts));
+    CHECK_OK(room("head_dim", c.head_dim, kMostHeadDim));
+    return room("hidden_size", c.hidden_size, kMostHidden);
   }
-  void engram_gate(const EngramGateArgs& a) override { cuda::engram_gate(launch_, a); }
+
+  void gather(const GatherArgs& a) override { run(cuda::gather, a); }
+  void linear(const LinearArgs& a) override { run(cuda::linear, a); }
+  void rms_norm(const RmsNormArgs& a) override { run(cuda::rms_norm, a); }
+  void rope_table(const RopeTableArgs& a) override { run(cuda::rope_table, a); }
+  void rope(const RopeArgs& a) override { run(cuda::rope, a); }
+  void hc_mix(const HcMixArgs& a) override { run(cuda::hc_mix, a); }
+  void collapse_norm(const CollapseNormArgs& a) override { run(cuda::collapse_norm, a); }
+  void expand(const ExpandArgs& a) override { run(cuda::expand, a); }
+  void stream_mean(const StreamMeanArgs& a) override { run(cuda::stream_mean, a); }
+  void store_rows(const StoreRowsArgs& a) override { run(cuda::store_rows, a); }
+  void scatter_rows(const ScatterRowsArgs& a) override { run(cuda::scatter_rows, a); }
+  void round_rows(const RoundRowsArgs& a) override { run(cuda::round_rows, a); }
+  void select_rows(const SelectRowsArgs& a) override { run(cuda::select_rows, a); }
+  void repeat_row(const RepeatRowArgs& a) override { run(cuda::repeat_row, a); }
+  void compress_pairs(const CompressPairsArgs& a) override { run(cuda::compress_pairs, a); }
+  void index_select(const IndexSelectArgs& a) override { run(cuda::index_select, a); }
+  void attend(const AttendArgs& a) override { run(cuda::attend, a); }
+  void route(const RouteArgs& a) override { run(cuda::route, a); }
+  void experts(const ExpertsArgs& a) override { run(cuda::experts, a); }
+  void engram_gate(const EngramGateArgs& a) override { run(cuda::engram_gate, a); }
 
  private:
-  // The views of a layer's experts stay where they are as long as the model: sent once.
-  void keep_table(std::span<const ExpertWeights> experts) {
-    if (launch_.experts.contains(experts.data())) return;
-    void* table = nullptr;
-    if (cudaMalloc(&table, experts.size_bytes()) != cudaSuccess) return;
-    copy(table, experts.data(), static_cast<int64_t>(experts.size_bytes()));
-    launch_.experts[experts.data()] = static_cast<ExpertWeights*>(table);
+  template <typename Args>
+  void run(void (*op)(Launch&, const Args&), const Args& args) {
+    op(launch_, args);
+    note(cudaGetLastError());
+  }
+  // The first failure stays: what ran after it computed on junk.
+  void note(cudaError_t error) {
+    cudaError_t none = cudaSuccess;
+    if (error != cudaSuccess) failure_.compare_exchange_strong(none, error);
+  }
+  Status status() const {
+    const cudaError_t error = failure_.load();
+    if (error == cudaSuccess) return {};
+    return fail(ErrorCode::kDevice, "the CUDA device has failed: {} ({}); start the program again",
+                cudaGetErrorString(error), cudaGetErrorName(error));
   }
 
-  int device_;
-  cuda::Launch launch_;
+  Launch launch_;
+  std::atomic<cudaError_t> failure_ = cudaSuccess;
   std::array<StagingArea, 3> areas_;
   size_t next_area_ = 0;
 };
@@ -179,21 +189,23 @@ class CudaBackend : public Backend {
 }  // namespace
 }  // namespace cuda
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(int device) {
+Result<std::unique_ptr<Backend>> make_cuda_backend() {
   int count = 0;
-  if (const auto error = cudaGetDeviceCount(&count); error != cudaSuccess || count <= device) {
-    return fail(ErrorCode::kDevice, "there is no CUDA device {}: {} found ({}); use --backend cpu",
-                device, count, cudaGetErrorName(error));
+  if (const auto error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+    return fail(ErrorCode::kDevice, "there is no CUDA device ({}); use --backend cpu",
+                cudaGetErrorName(error));
   }
   int major = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (major != 9) {
-    return fail(
-        ErrorCode::kDevice,
-        "CUDA device {} has compute capability {}.x; this program has code for 9.0 (Hopper)",
-        device, major);
+  int minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  if (major != 9 || minor != 0) {
+    return fail(ErrorCode::kDevice,
+                "the CUDA device has compute capability {}.{}; this program has code for 9.0 "
+                "(Hopper)",
+                major, minor);
   }
-  auto backend = std::make_unique<cuda::CudaBackend>(device);
+  auto backend = std::make_unique<cuda::CudaBackend>();
   CHECK_OK(backend->open());
   return backend;
 }

@@ -2,13 +2,13 @@
 // and return; arguments are as in the backend's table, all data in memory of the device.
 //
 // These are the plain versions: one obvious kernel each, equal to the reference backend bit for
-// bit, except where that calls the host's log1p, exp, cos and sin (route, rope_table).
+// bit, except where that calls the host's log1p, exp, cos and sin (route, rope_table), and of
+// values that are not numbers.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <map>
 
 #include "ops/attend/attend.h"
 #include "ops/compress/compress.h"
@@ -33,7 +33,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // null: the device has no such memory; the error is kept for cudaGetLastError.
+  // null: the device has no such memory; cudaGetLastError has the error.
   void* take(int64_t bytes, cudaStream_t stream);
 
  private:
@@ -47,9 +47,13 @@ struct Launch {
   Scratch quantised;  // activations as a product reads them
   Scratch products;   // results that only the operation itself reads
   Scratch hidden;     // the inner activations of experts
-  // Experts of a layer as the device reads them, by where the host keeps them.
-  std::map<const ExpertWeights*, ExpertWeights*> experts;
 };
+
+// Most of each that the kernels have room for.
+constexpr int64_t kMostStreams = 8;
+constexpr int64_t kMostExperts = 1024;
+constexpr int64_t kMostHeadDim = 1024;
+constexpr int64_t kMostHidden = 12000;
 
 void gather(Launch&, const GatherArgs&);
 void linear(Launch&, const LinearArgs&);

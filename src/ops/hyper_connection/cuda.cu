@@ -4,8 +4,6 @@
 namespace tidemill::cuda {
 namespace {
 
-constexpr int kMostStreams = 8;
-
 __device__ void divide(float* c, int n, int from, int step_line, int step, float eps) {
   float total = 0;
   for (int i = 0; i < n; ++i) total = add(total, c[from * step_line + i * step]);

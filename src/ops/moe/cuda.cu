@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kGroups = kThreads / kLanes;
-constexpr int kMostExperts = 1024;
 
 __device__ float sqrt_softplus(float logit) {
   return __fsqrt_rn(logit > 20.0f ? logit : log1pf(expf(logit)));
@@ -141,19 +140,17 @@ void experts(Launch& l, const ExpertsArgs& a) {
   if (a.x.count == 0) return;
   const int64_t inter = a.shared->w1.rows;
   const int64_t width = a.y.width;
-  constexpr int64_t kTokens = 4096;  // of a pass; grids have at most 65,535 rows
-  const auto at = l.experts.find(a.experts.data());
-  if (at == l.experts.end()) return;
   const int64_t slots = a.topk + 1;
-  const int64_t most = std::min(kTokens, a.x.count) * slots;
+  const int64_t pass = 65535 / slots;  // tokens: so many rows has a grid
+  const int64_t most = std::min(pass, a.x.count) * slots;
   auto* hidden =
       static_cast<float*>(l.hidden.take(most * inter * int64_t{sizeof(float)}, l.stream));
   auto* products =
       static_cast<float*>(l.products.take(most * width * int64_t{sizeof(float)}, l.stream));
   if (hidden == nullptr || products == nullptr) return;
-  for (int64_t first = 0; first < a.x.count; first += kTokens) {
-    const int64_t tokens = std::min(kTokens, a.x.count - first);
-    const Experts experts{.routed = at->second,
+  for (int64_t first = 0; first < a.x.count; first += pass) {
+    const int64_t tokens = std::min(pass, a.x.count - first);
+    const Experts experts{.routed = a.table,
                           .shared = *a.shared,
                           .ids = a.ids + first * a.topk,
                           .weights = a.weights + first * a.topk,

@@ -28,6 +28,7 @@ struct RouteArgs {
 struct ExpertsArgs {
   Rows x;
   std::span<const ExpertWeights> experts;
+  const ExpertWeights* table = nullptr;  // MoeWeights::table
   const ExpertWeights* shared = nullptr;
   const int32_t* ids = nullptr;
   const float* weights = nullptr;

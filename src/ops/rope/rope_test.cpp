@@ -1,9 +1,9 @@
 // Rotary embedding: worked frequencies and angles (spec 12.4), then every backend.
-#include "model/config.h"
 #include "ops/rope/rope.h"
 
 #include <gtest/gtest.h>
 
+#include "model/config.h"
 #include "ops/test_inputs.h"
 
 namespace tidemill {
