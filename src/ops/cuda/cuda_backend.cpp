@@ -68,7 +68,7 @@ class CudaBackend : public Backend {
 
   Status open() {
     note(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking));
-    return status();
+    return health();
   }
 
   std::string_view name() const override { return "cuda"; }
@@ -109,7 +109,7 @@ class CudaBackend : public Backend {
     next_area_ = (next_area_ + 1) % areas_.size();
     note(cudaStreamSynchronize(launch_.stream));  // the last transfer from this area
     note(area.reserve(total, launch_.stream));
-    CHECK_OK(status());
+    CHECK_OK(health());
     int64_t at = 0;
     for (const StagedArray& array : arrays) {
       if (array.bytes > 0) {
@@ -120,12 +120,12 @@ class CudaBackend : public Backend {
     }
     note(cudaMemcpyAsync(area.device(), area.host(), static_cast<size_t>(total),
                          cudaMemcpyHostToDevice, launch_.stream));
-    return status();
+    return health();
   }
 
   Status finish() override {
     note(cudaStreamSynchronize(launch_.stream));
-    return status();
+    return health();
   }
 
   Status check(const Config& c) const override {
@@ -173,7 +173,7 @@ class CudaBackend : public Backend {
     cudaError_t none = cudaSuccess;
     if (error != cudaSuccess) failure_.compare_exchange_strong(none, error);
   }
-  Status status() const {
+  Status health() const {
     const cudaError_t error = failure_.load();
     if (error == cudaSuccess) return {};
     return fail(ErrorCode::kDevice, "the CUDA device has failed: {} ({}); start the program again",
