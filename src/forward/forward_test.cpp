@@ -43,6 +43,7 @@ TEST(Forward, ThreadsCannotBeSeen) {
 
 // With little memory, experts come from slots, from the disk or from the mapping, as it happens.
 TEST(Forward, WhereTheWeightsAreCannotBeSeen) {
+  if (testing_cuda_only()) GTEST_SKIP() << "a device holds all weights";
   const auto tokens = random_tokens(150);
   Bench bench(2);
   Sequence sequence = bench.sequence();

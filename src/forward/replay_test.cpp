@@ -30,11 +30,11 @@ Sequence adopt(StatePool& pool, const Sequence& donor, const std::vector<int32_t
 }
 
 // For one sequence at a time: told what the truncated run must not see and not write. Products go
-// to vector kernels, for speed only.
+// to vector kernels, for speed only; route and rope_table to the functions of the tested backend.
 class TruncatingBackend : public ReferenceBackend {
  public:
   explicit TruncatingBackend(ThreadTeam& team)
-      : TruncatingBackend(team, Bench::make_backend(team)) {}
+      : TruncatingBackend(team, Bench::make_host_backend(team)) {}
   TruncatingBackend(ThreadTeam& team, std::unique_ptr<Backend> fast)
       : ReferenceBackend(team, Rounding{}, fast->product_order()), fast_(std::move(fast)) {}
 
@@ -52,6 +52,8 @@ class TruncatingBackend : public ReferenceBackend {
     fast_->attend(hidden);
   }
   void linear(const LinearArgs& a) override { fast_->linear(a); }
+  void route(const RouteArgs& a) override { fast_->route(a); }
+  void rope_table(const RopeTableArgs& a) override { fast_->rope_table(a); }
   void hc_mix(const HcMixArgs& a) override { fast_->hc_mix(a); }
   void experts(const ExpertsArgs& a) override { fast_->experts(a); }
   void store_rows(const StoreRowsArgs& a) override {

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "forward/forward.h"
+#include "ops/placed_weights.h"
+#include "ops/test_backend.h"
+#include "ops/test_host_calls.h"
 
 namespace tidemill {
 
@@ -29,11 +32,16 @@ class Bench {
     auto layout = StateLayout::build(model().config(), model().topology(), *backend_);
     pool_ = std::make_unique<StatePool>(
         *StatePool::create(*backend_, std::move(*layout), sequences, 16 * sequences));
+    if (!backend_->host_memory()) {
+      weights_ =
+          std::make_unique<PlacedWeights>(*PlacedWeights::create(model().weights(), *backend_));
+    }
     // Whoever reads what nobody wrote sees NaN.
     pool_->poison_free_memory();
     make_forward({.max_tokens = max_tokens, .replay_form = form});
   }
-  void make_forward(const ForwardOptions& options) {
+  void make_forward(ForwardOptions options) {
+    if (weights_ != nullptr) options.weights = &weights_->weights();
     forward_ = std::make_unique<Forward>(*Forward::create(model(), *backend_, *pool_, options));
   }
 
@@ -43,6 +51,12 @@ class Bench {
     return *model;
   }
   static std::unique_ptr<Backend> make_backend(ThreadTeam& team) {
+    if (testing_cuda_only()) return cuda_backend_for_tests();
+    return make_host_backend(team);
+  }
+  // The same over memory of the host, for backends of tests that call it.
+  static std::unique_ptr<Backend> make_host_backend(ThreadTeam& team) {
+    if (testing_cuda_only()) return std::make_unique<HostCalls>(cuda_backend_for_tests());
     auto cpu = make_cpu_backend(team);  // any x86-64 machine with AVX2; otherwise the reference
     return cpu ? std::move(*cpu) : make_reference_backend(team);
   }
@@ -94,6 +108,7 @@ class Bench {
  private:
   ThreadTeam team_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<PlacedWeights> weights_;  // null: where the model has them
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<Forward> forward_;
 };

@@ -15,6 +15,8 @@
 #include "base/formats.h"
 #include "ops/cpu_backend.h"
 #include "ops/linear/emulated_amx.h"
+#include "ops/test_backend.h"
+#include "ops/test_host_calls.h"
 
 namespace tidemill {
 
@@ -143,13 +145,26 @@ inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t
   return result;
 }
 
+// The cuda backend over host memory; null where there is none.
+inline HostCalls* cuda_host_calls() {
+  static const std::unique_ptr<HostCalls> calls = [] {
+    auto cuda = cuda_backend_for_tests();
+    return cuda ? std::make_unique<HostCalls>(std::move(cuda)) : nullptr;
+  }();
+  return calls.get();
+}
+
 // Calls body for the cpu backend of every instruction set of this machine, and of an emulated one,
-// with 1, 2 and 3 threads, the last on two (invented) memory nodes. What they are compared with
-// depends on their product order.
-inline void for_each_cpu_backend(
-    const std::function<void(Backend&, const std::string& label)>& body) {
+// with 1, 2 and 3 threads, the last on two (invented) memory nodes; for the reference backend on
+// copies, which tests the copying; and for the cuda backend, if there is one. What they are
+// compared with depends on their product order.
+inline void for_each_backend(const std::function<void(Backend&, const std::string& label)>& body) {
   static ThreadTeam teams[] = {ThreadTeam(1), ThreadTeam(2),
                                ThreadTeam(3, NodeShares(3, {{0, {900}}, {1, {901, 902}}}))};
+  if (Backend* cuda = cuda_host_calls()) body(*cuda, "cuda");
+  if (testing_cuda_only()) return;
+  static HostCalls copies(make_reference_backend(teams[0]));
+  body(copies, "reference on copies");
   const auto run = [&](Backend& backend, const ThreadTeam& team) {
     body(backend, fmt::format("{} with {} threads", backend.name(), team.size()));
   };

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "ops/test_backend.h"
 #include "text/json.h"
 
 namespace tidemill {
@@ -53,7 +54,8 @@ ThreadTeam& Machine::team() {
   return team;
 }
 
-std::unique_ptr<Backend> Machine::cpu() {
+std::unique_ptr<Backend> Machine::best() {
+  if (testing_cuda_only()) return cuda_backend_for_tests();
   for (const CpuIsa isa : {CpuIsa::kAvx512Bf16, CpuIsa::kAvx512, CpuIsa::kAvx2}) {
     if (cpu_supports(isa)) return std::move(*make_cpu_backend(team(), isa));
   }
@@ -65,11 +67,19 @@ std::unique_ptr<Backend> Machine::reference(ProductOrder order) {
 }
 
 Machine::Machine(const Model& model, std::unique_ptr<Backend> backend, ReplayForm form)
-    : backend_(std::move(backend)) {
+    : backend_(std::move(backend)), weights_(placed(model, *backend_)) {
   auto layout = StateLayout::build(model.config(), model.topology(), *backend_);
   pool_ = std::make_unique<StatePool>(*StatePool::create(*backend_, std::move(*layout), 4, 128));
   forward_ = std::make_unique<Forward>(
-      *Forward::create(model, *backend_, *pool_, {.max_tokens = 2048, .replay_form = form}));
+      *Forward::create(model, *backend_, *pool_,
+                       {.max_tokens = 2048,
+                        .replay_form = form,
+                        .weights = weights_ != nullptr ? &weights_->weights() : nullptr}));
+}
+
+std::unique_ptr<PlacedWeights> placed(const Model& model, Backend& backend) {
+  if (backend.host_memory()) return nullptr;
+  return std::make_unique<PlacedWeights>(*PlacedWeights::create(model.weights(), backend));
 }
 
 std::vector<float> Machine::run(Sequence& sequence, std::span<const int32_t> tokens,

@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "npz.h"
 #include "ops/backend.h"
+#include "ops/placed_weights.h"
 #include "state/state_pool.h"
 
 namespace tidemill {
@@ -26,8 +27,9 @@ class Machine {
  public:
   Machine(const Model& model, std::unique_ptr<Backend> backend,
           ReplayForm form = ReplayForm::kCompact);
-  // The best of this machine that adds in the order of the recorded vectors.
-  static std::unique_ptr<Backend> cpu();
+  // The best of this machine that adds in the order of the recorded vectors; cuda if the tests are
+  // to run on that one (ops/test_backend.h).
+  static std::unique_ptr<Backend> best();
   // Released roundings.
   static std::unique_ptr<Backend> reference(ProductOrder order = ProductOrder::kPairLanes);
   static ThreadTeam& team();
@@ -48,9 +50,13 @@ class Machine {
 
  private:
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<PlacedWeights> weights_;  // null: where the model has them
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<Forward> forward_;
 };
+
+// The weights where ops of this backend can read them; null: where the model has them.
+std::unique_ptr<PlacedWeights> placed(const Model& model, Backend& backend);
 
 int32_t argmax(std::span<const float> row);
 // Difference of rows of logits: `got` holds every position, `want` the listed ones.

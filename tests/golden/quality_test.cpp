@@ -20,7 +20,7 @@ TEST(Quality, NegativeLogLikelihoodOfAWindow) {
   ASSERT_TRUE(in);
   const std::vector<int32_t> ids(window.begin(), window.end());
   const Config& config = mini_model().config();
-  Machine machine(mini_model(), Machine::cpu());
+  Machine machine(mini_model(), Machine::best());
   Sequence sequence = machine.sequence();
   const auto logits = machine.run(sequence, ids);
   double nll = 0;

@@ -21,7 +21,7 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 class EncoderReplay : public testing::TestWithParam<ReplayForm> {
  protected:
   EncoderReplay()
-      : machine_(mini_model(), Machine::cpu(), GetParam()),
+      : machine_(mini_model(), Machine::best(), GetParam()),
         cache_(machine_.pool(), {.budget_bytes = 0}),
         chain_({.weights = "mini", .layout = machine_.pool().layout().fingerprint()}),
         ids_(Npz(vectors("mini/p1100.npz")).values<int32_t>("ids")) {
@@ -49,7 +49,8 @@ class EncoderReplay : public testing::TestWithParam<ReplayForm> {
   std::vector<std::byte> bytes(const Sequence& sequence) {
     std::vector<std::byte> all;
     for (int64_t i = 0; i < sequence.adopted / kBlockTokens; ++i) {
-      const auto block = machine_.pool().block(sequence.blocks[static_cast<size_t>(i)]);
+      const StatePool& pool = machine_.pool();
+      const auto block = pool.read(pool.block(sequence.blocks[static_cast<size_t>(i)]));
       all.insert(all.end(), block.begin(), block.end());
     }
     return all;

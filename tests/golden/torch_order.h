@@ -6,7 +6,11 @@
 // later row. Tidemill's rule is "lower index wins"; only these tests imitate the other one.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "ops/reference_backend.h"
+#include "ops/test_host_calls.h"
 
 namespace tidemill {
 
@@ -24,6 +28,17 @@ class TorchOrderBackend : public ReferenceBackend {
 
   int64_t rows_ = 0;
   int64_t tied_rows_ = 0;
+};
+
+// Every other op by a device.
+class TorchOrderOnDevice : public HostCalls {
+ public:
+  TorchOrderOnDevice(std::unique_ptr<Backend> device, ThreadTeam& team)
+      : HostCalls(std::move(device)), order_(team, Rounding{}) {}
+  void index_select(const IndexSelectArgs& a) override { order_.index_select(a); }
+
+ private:
+  TorchOrderBackend order_;
 };
 
 }  // namespace tidemill

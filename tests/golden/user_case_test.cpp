@@ -34,7 +34,7 @@ std::span<const float> row(const std::vector<float>& logits, int64_t number, int
 TEST(UserCase, PartOfADraftAcceptedAtEveryPositionOfABlock) {
   constexpr int64_t kDrafts = 6;
   constexpr int64_t kWidth = 320;
-  Machine machine(micro_model(), Machine::cpu());
+  Machine machine(micro_model(), Machine::best());
   StatePool& pool = machine.pool();
   const auto tokens = micro_tokens(300, 4);
   const auto wrong = micro_tokens(300, 5);
@@ -74,13 +74,16 @@ TEST(UserCase, PartOfADraftAcceptedAtEveryPositionOfABlock) {
 // reserved) gives the bits that it gives with the first ones.
 TEST(UserCase, StatePastFourGigabytes) {
   const auto tokens = micro_tokens(300, 6);
-  const auto backend = Machine::cpu();
+  const auto backend = Machine::best();
   const auto layout =
       *StateLayout::build(micro_model().config(), micro_model().topology(), *backend);
   constexpr int64_t kFar = int64_t{1} << 32;
   StatePool pool = *StatePool::create(*backend, layout, kFar / layout.slot_bytes + 2,
                                       kFar / layout.block_bytes + 8);
-  Forward forward = *Forward::create(micro_model(), *backend, pool, {.max_tokens = 300});
+  const auto weights = placed(micro_model(), *backend);
+  Forward forward = *Forward::create(
+      micro_model(), *backend, pool,
+      {.max_tokens = 300, .weights = weights != nullptr ? &weights->weights() : nullptr});
   const auto logits_of = [&](Sequence& sequence) {
     std::vector<float> all;
     for (size_t begin = 0; begin < tokens.size();) {
@@ -123,7 +126,7 @@ TEST(UserCase, LongPrefillIsDecodeTokenByToken) {
       {mini_model(), Npz(vectors("mini/p1100.npz")).values<int32_t>("ids"), 1000},
   };
   for (const Case& one : cases) {
-    Machine machine(one.model, Machine::cpu());
+    Machine machine(one.model, Machine::best());
     const int64_t width = one.model.config().vocab_size;
     const auto length = static_cast<int64_t>(one.ids.size());
     Sequence whole = machine.sequence();

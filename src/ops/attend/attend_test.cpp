@@ -107,7 +107,7 @@ struct Step {
 
 void expect_all_equal(Step& step) {
   const std::vector<float> expected = step.run(reference_backend());
-  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend([&](Backend& backend, const std::string& label) {
     EXPECT_TRUE(same_bits(step.run(backend), expected))
         << label << ", " << step.args.heads << " heads of " << step.args.window_format.width;
   });
@@ -177,7 +177,7 @@ TEST(AttendBackends, AgreeOnRowsThatNobodyPacked) {  // any bytes, NaN codes and
 TEST(AttendBackends, ARowDoesNotDependOnItsBatch) {
   TestInputs in(5);
   Step step(in, {8, 128, 128, 64}, {200}, {7});
-  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend([&](Backend& backend, const std::string& label) {
     const std::vector<float> batch = step.run(backend);
     const AttendArgs all = step.args;
     for (int64_t t = 0; t < 7; ++t) {
@@ -221,7 +221,7 @@ TEST(AttendBackends, PageAddressesHave64Bits) {
     step.args.entries.block_bytes = kStride;
     step.args.entries.table = table.data();
     EXPECT_TRUE(same_bits(step.run(reference_backend()), expected));
-    for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    for_each_backend([&](Backend& backend, const std::string& label) {
       EXPECT_TRUE(same_bits(step.run(backend), expected)) << label;
     });
   }

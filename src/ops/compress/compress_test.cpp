@@ -51,7 +51,7 @@ TEST(CompressPairsBackends, AgreeOnFreshAndPendingRows) {
       return latent.data;
     };
     const std::vector<float> expected = run(reference_backend());
-    for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    for_each_backend([&](Backend& backend, const std::string& label) {
       EXPECT_TRUE(same_bits(run(backend), expected)) << label << ", width " << width;
     });
   }

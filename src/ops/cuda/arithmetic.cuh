@@ -68,8 +68,11 @@ __device__ inline uint32_t e2m1_from_float(float value) {
   return code | (__float_as_uint(value) >> 28 & 8u);
 }
 
+// As std::max, std::min and std::clamp: fmaxf and fminf would turn NaN into a number.
+__device__ inline float larger(float a, float b) { return a < b ? b : a; }
+__device__ inline float smaller(float a, float b) { return b < a ? b : a; }
 __device__ inline float clamped(float value, float limit) {
-  return fminf(fmaxf(value, -limit), limit);
+  return smaller(larger(value, -limit), limit);
 }
 __device__ inline float absolute_max(const float* x, int n) {
   float result = 0;
@@ -162,20 +165,30 @@ __device__ inline float inverse_rms(const float* x, int64_t n, float eps) {
 }
 
 // ---- weights
-// Elements k and k + 1 (k even) of a row; its data begins at a multiple of their bytes.
+// Elements k and k + 1 (k even) of a row; 0 behind its end. The data begins at a multiple of their
+// bytes, which a row of odd width does not.
 __device__ inline float2 weight_pair(const Matrix& w, int64_t row, int64_t k) {
   const int64_t i = row * w.cols + k;
   const auto* data = static_cast<const uint8_t*>(w.data);
+  const bool both = k + 1 < w.cols;
   switch (w.format) {
-    case WeightFormat::kF32:
-      return {static_cast<const float*>(w.data)[i], static_cast<const float*>(w.data)[i + 1]};
+    case WeightFormat::kF32: {
+      const auto* at = static_cast<const float*>(w.data) + i;
+      return {at[0], both ? at[1] : 0.0f};
+    }
     case WeightFormat::kBf16: {
+      if (i % 2 != 0 || !both) {
+        const auto* at = static_cast<const uint16_t*>(w.data) + i;
+        return {bf16_to_float(at[0]), both ? bf16_to_float(at[1]) : 0.0f};
+      }
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(data + 2 * i);
       return {bf16_to_float(pair & 0xFFFFu), bf16_to_float(pair >> 16)};
     }
     case WeightFormat::kFp8Block:
     case WeightFormat::kFp8Row: {
-      const uint32_t pair = *reinterpret_cast<const uint16_t*>(data + i);
+      const uint32_t pair = i % 2 == 0 && both ? *reinterpret_cast<const uint16_t*>(data + i)
+                            : both             ? data[i] | uint32_t{data[i + 1]} << 8
+                                               : data[i];
       const int64_t scale_row = w.format == WeightFormat::kFp8Row ? row : row / kScaleBlock;
       const float scale =
           e8m0_to_float(w.scales[scale_row * ((w.cols + 31) / 32) + k / kScaleBlock]);

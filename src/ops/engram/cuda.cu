@@ -21,7 +21,7 @@ __global__ void engram_gate_kernel(EngramGateArgs a, Matrix q_weight, Matrix k_w
   };
   const float rs = mul(inverse_rms(h, width, a.eps), inverse_rms(key, width, a.eps));
   const float d0 = mul(mul(dot(width, weighted, [&](int64_t d) { return key[d]; }), rs), root);
-  float gate = canonical_sigmoid(copysignf(__fsqrt_rn(fmaxf(fabsf(d0), 1e-6f)), d0));
+  float gate = canonical_sigmoid(copysignf(__fsqrt_rn(larger(fabsf(d0), 1e-6f)), d0));
   if (a.image != nullptr && a.image[t] != 0) gate = 0;
   if (lane() == 0) a.gate.f32(t)[s] = gate;
   for (int64_t d = lane(); d < width; d += kLanes)

@@ -44,7 +44,7 @@ TEST(EngramBackends, Agree) {
         return streams.data;
       };
       const std::vector<float> expected = run(reference_backend());
-      for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+      for_each_backend([&](Backend& backend, const std::string& label) {
         EXPECT_TRUE(same_bits(run(backend), expected)) << label << ", hidden " << s.hidden;
       });
     }

@@ -30,7 +30,7 @@ TEST(GatherBackends, RowsSideBySideAndCopies) {
         reference::widen_row(table.view, rows.back(), row.data());
         const std::vector<float> tail(expected.end() - 16 - cols, expected.end() - 16);
         EXPECT_TRUE(same_bits(tail, row));  // the last copy's last row
-        for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+        for_each_backend([&](Backend& backend, const std::string& label) {
           EXPECT_TRUE(same_bits(run(backend), expected)) << label << ", width " << cols;
         });
       }

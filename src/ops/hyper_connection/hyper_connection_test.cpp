@@ -73,7 +73,7 @@ TEST(HyperConnectionBackends, MixAgrees) {
       return pre.data;
     };
     const std::vector<float> expected = run(reference_backend());
-    for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    for_each_backend([&](Backend& backend, const std::string& label) {
       EXPECT_TRUE(same_bits(run(backend), expected)) << label << ", hidden " << c.hidden;
     });
   }
@@ -119,7 +119,7 @@ TEST(HyperConnectionBackends, CollapseAndExpandAgree) {
       return all;
     };
     const std::vector<float> expected = run(reference_backend());
-    for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    for_each_backend([&](Backend& backend, const std::string& label) {
       EXPECT_TRUE(same_bits(run(backend), expected)) << label << ", hidden " << c.hidden;
     });
   }

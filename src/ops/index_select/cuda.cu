@@ -27,7 +27,7 @@ __global__ void scores_kernel(IndexSelectArgs a, int64_t first, float* scores, i
     const float d = round_bf16(dot(
         dim, [&](int64_t k) { return q[k]; },
         [&](int64_t k) { return row_value(a.keys.format, key, k); }));
-    total = add(total, round_bf16(mul(fmaxf(d, 0.0f), a.weight.f32(t)[h])));
+    total = add(total, round_bf16(mul(larger(d, 0.0f), a.weight.f32(t)[h])));
   }
   if (lane() == 0) *score = round_bf16(total);
 }

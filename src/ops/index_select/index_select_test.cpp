@@ -103,6 +103,7 @@ struct Step {
                  table.data(), table_begin.data()};
     args.sequence = sequence.data();
     args.visible = visible.data();
+    args.most_visible = longest;
     args.topk = s.topk;
     args.selected = selected.data();
     args.pool_block = s.pool_block;
@@ -134,7 +135,7 @@ struct Step {
 
 void expect_all_equal(Step& step) {
   const std::vector<int32_t> expected = step.run(reference_backend());
-  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend([&](Backend& backend, const std::string& label) {
     EXPECT_EQ(step.run(backend), expected) << label << ", " << step.shape.heads << " heads";
   });
 }
@@ -202,7 +203,7 @@ TEST(IndexSelectBackends, PageAddressesHave64Bits) {
     step.args.keys.block_bytes = kStride;
     step.args.keys.table = table.data();
     EXPECT_EQ(step.run(reference_backend()), expected);
-    for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+    for_each_backend([&](Backend& backend, const std::string& label) {
       EXPECT_EQ(step.run(backend), expected) << label;
     });
   }

@@ -86,8 +86,8 @@ __global__ void gate_up_kernel(Experts a, const float* x, int64_t width, int64_t
   const float* token = x + i / (a.topk + 1) * width;
   float g = round_bf16(product(w.w1, channel, token));
   float u = round_bf16(product(w.w3, channel, token));
-  g = fminf(g, a.limit);
-  u = fminf(fmaxf(u, -a.limit), a.limit);
+  g = smaller(g, a.limit);
+  u = clamped(u, a.limit);
   const float silu = mul(g, canonical_sigmoid(g));
   if (lane() == 0) out[i * inter + channel] = round_bf16(mul(a.weight(i), mul(silu, u)));
 }

@@ -71,6 +71,20 @@ TEST(Route, ImageTokensHaveTheirOwnBias) {
   EXPECT_EQ(r.ids, (std::vector<int32_t>{0, 5}));
 }
 
+// Bit for bit where the same functions are called. An error of one or two units in the last place
+// of exp, log1p and their sum halves in the root and comes twice into a weight: below 8 units.
+void expect_same_weights(const Backend& backend, const std::vector<float>& got,
+                         const std::vector<float>& expected, const std::string& label) {
+  if (calls_host_functions(backend)) {
+    EXPECT_TRUE(same_bits(got, expected)) << label;
+    return;
+  }
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_NEAR(got[i], expected[i], 8 * 0x1p-23f * expected[i]) << label << ", weight " << i;
+  }
+}
+
 TEST(RouteBackends, Agree) {
   TestInputs in(3);
   for (const int64_t tokens : {1, 2, 7, 70}) {
@@ -84,10 +98,10 @@ TEST(RouteBackends, Agree) {
       OwnedRows x = in.activations(tokens, s.hidden);
       const std::vector<float> bias = in.normals(s.experts, 0.2f);
       Expected expected([&](Backend& b) { return route(b, gate, x, bias, s.topk); });
-      for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+      for_each_backend([&](Backend& backend, const std::string& label) {
         const Routed r = route(backend, gate, x, bias, s.topk);
         EXPECT_EQ(r.ids, expected[backend].ids) << label;
-        EXPECT_TRUE(same_bits(r.weights, expected[backend].weights)) << label;
+        expect_same_weights(backend, r.weights, expected[backend].weights, label);
       });
     }
   }
@@ -101,7 +115,7 @@ TEST(RouteBackends, AgreeOnTies) {
   std::vector<float> bias(24);
   for (float& b : bias) b = static_cast<float>(in.below(3));
   const Routed expected = route(reference_backend(), gate, x, bias, 6);
-  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend([&](Backend& backend, const std::string& label) {
     EXPECT_EQ(route(backend, gate, x, bias, 6).ids, expected.ids) << label;
   });
 }
@@ -166,7 +180,7 @@ TEST(ExpertsBackends, Agree) {
       Layer layer(in, s.experts, s.hidden, s.inter, s.topk, tokens, {118, 119, 120});
       OwnedRows x = in.activations(tokens, s.hidden);
       Expected expected([&](Backend& b) { return layer.run(b, x, 0, tokens); });
-      for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+      for_each_backend([&](Backend& backend, const std::string& label) {
         EXPECT_TRUE(same_bits(layer.run(backend, x, 0, tokens), expected[backend]))
             << label << ", " << tokens << " tokens, hidden " << s.hidden;
       });
@@ -182,7 +196,7 @@ TEST(ExpertsBackends, AgreeOnExtremeScalesAndActivations) {
       Layer layer(in, 5, 64, 64, 2, 3, scales);
       OwnedRows x = in.activations(3, 64, deviation);
       Expected expected([&](Backend& b) { return layer.run(b, x, 0, 3); });
-      for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+      for_each_backend([&](Backend& backend, const std::string& label) {
         EXPECT_TRUE(same_bits(layer.run(backend, x, 0, 3), expected[backend])) << label;
       });
     }
@@ -195,7 +209,7 @@ TEST(ExpertsBackends, AgreeOnManyTokensOfAnExpert) {
   Layer layer(in, 2, 1312, 96, 2, 140, {118, 119, 120});
   OwnedRows x = in.activations(140, 1312);
   Expected expected([&](Backend& b) { return layer.run(b, x, 0, 140); });
-  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend([&](Backend& backend, const std::string& label) {
     EXPECT_TRUE(same_bits(layer.run(backend, x, 0, 140), expected[backend])) << label;
   });
 }
@@ -204,7 +218,7 @@ TEST(ExpertsBackends, ARowDoesNotDependOnItsBatch) {
   TestInputs in(6);
   Layer layer(in, 24, 384, 128, 4, 7, {118, 119, 120});
   OwnedRows x = in.activations(7, 384);
-  for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend([&](Backend& backend, const std::string& label) {
     const std::vector<float> batch = layer.run(backend, x, 0, 7);
     for (int64_t t = 0; t < 7; ++t) {
       const std::vector<float> one = layer.run(backend, x, t, 1);

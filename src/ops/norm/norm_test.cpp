@@ -35,7 +35,7 @@ TEST(RmsNormBackends, Agree) {
         return y.data;
       };
       const std::vector<float> expected = run(reference_backend());
-      for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+      for_each_backend([&](Backend& backend, const std::string& label) {
         EXPECT_TRUE(same_bits(run(backend), expected)) << label << ", width " << width;
       });
     }

@@ -94,7 +94,7 @@ TEST(RowsBackends, StoreScatterRoundAndSelectAgree) {
           return stored;
         };
         const std::vector<std::byte> expected = run(reference_backend());
-        for_each_cpu_backend([&](Backend& backend, const std::string& label) {
+        for_each_backend([&](Backend& backend, const std::string& label) {
           EXPECT_EQ(run(backend), expected) << label << ", width " << width;
         });
       }
