@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -20,16 +21,24 @@
 
 namespace tidemill {
 
+// Memory of the device that calls share. With the environment variable TIDEMILL_TEST_SEPARATE every
+// array is an allocation of its own instead, for compute-sanitizer.
+struct DeviceMemory {
+  Backend::Buffer all;
+  int64_t capacity = 0;
+  bool separate = std::getenv("TIDEMILL_TEST_SEPARATE") != nullptr;
+};
+
 // The arrays behind the arguments of one op.
 class HostCall {
  public:
   // `bytes` from `begin` on, which is an address relative to `pointer`; run() makes the pointer the
   // device's. Nothing where it is null.
   template <typename T>
-  void array(T*& pointer, const void* begin, int64_t bytes, bool written) {
+  void array(T*& pointer, const void* begin, int64_t bytes, bool written, int64_t slack = 0) {
     if (pointer == nullptr || bytes <= 0) return;
     const auto* first = static_cast<const std::byte*>(begin);
-    ranges_.push_back({first, first + bytes, written});
+    ranges_.push_back({first, first + bytes, written, slack});
     pointers_.push_back({&pointer, first});
   }
   template <typename T>
@@ -45,7 +54,8 @@ class HostCall {
   void in(Bf16Vector& v) { in(v.data, v.size); }
   void in(F32Vector& v) { in(v.data, v.size); }
   void in(Matrix& m) {
-    array(m.data, m.data, m.rows * m.row_bytes(), false);
+    constexpr int64_t kSlack = 64;  // as placed weights have
+    array(m.data, m.data, m.rows * m.row_bytes(), false, kSlack);
     const bool blocks = m.format == WeightFormat::kFp8Block;
     in(m.scales, (blocks ? (m.rows + 31) / 32 : m.rows) * m.scale_columns());
   }
@@ -55,16 +65,18 @@ class HostCall {
   }
   void in(ExpertWeights& w) { in(w.w1), in(w.w3), in(w.w2); }
 
-  // Places the arrays in `memory` of the device, which grows if need be, and calls op.
   template <typename Op>
-  void run(Backend& device, Backend::Buffer& memory, int64_t& capacity, const Op& op);
+  void run(Backend& device, DeviceMemory& memory, const Op& op);
 
  private:
   struct Range {
     const std::byte* begin;
     const std::byte* end;
     bool written;
-    int64_t at = 0;  // in the memory of the device
+    int64_t slack;
+    int64_t at = 0;  // in the image of all
+    std::byte* device = nullptr;
+    int64_t bytes() const { return end - begin; }
   };
   struct Pointer {
     void* address;            // of the pointer
@@ -76,6 +88,7 @@ class HostCall {
     return r.count == 0 ? 0 : ((r.count - 1) * r.stride + r.width) * int64_t{sizeof(float)};
   }
   void merge_ranges();
+  bool place(Backend& device, DeviceMemory& memory, const std::vector<std::byte>& image);
   const Range& range_of(const std::byte* inside) const {
     return *std::prev(
         std::upper_bound(ranges_.begin(), ranges_.end(), inside,
@@ -85,6 +98,7 @@ class HostCall {
   std::vector<Range> ranges_;
   std::vector<Pointer> pointers_;
   std::deque<Matrix> matrices_;
+  std::deque<Backend::Buffer> buffers_;
 };
 
 // The lowest and the highest address of some rows.
@@ -115,36 +129,25 @@ inline void HostCall::merge_ranges() {
 }
 
 template <typename Op>
-void HostCall::run(Backend& device, Backend::Buffer& memory, int64_t& capacity, const Op& op) {
+void HostCall::run(Backend& device, DeviceMemory& memory, const Op& op) {
   merge_ranges();
   int64_t total = kGuard;
   for (Range& range : ranges_) {
     range.at = total;
-    total += (range.end - range.begin + 2 * kGuard - 1) / kGuard * kGuard;
+    total += (range.bytes() + 2 * kGuard - 1) / kGuard * kGuard;
   }
   std::vector<std::byte> before(static_cast<size_t>(total), std::byte{0xFF});
   for (const Range& range : ranges_) {
     std::copy(range.begin, range.end, before.begin() + range.at);
   }
-  if (total > capacity) {
-    auto larger = device.allocate(2 * total);
-    if (!larger) {
-      ADD_FAILURE() << larger.error().message;
-      return;
-    }
-    memory = std::move(*larger);
-    capacity = 2 * total;
-  }
-  device.copy(memory.get(), before.data(), total);
+  if (!place(device, memory, before)) return;
   for (const Pointer& pointer : pointers_) {
     const Range& range = range_of(pointer.inside);
-    const std::byte* value;
+    uintptr_t value;
     std::memcpy(&value, pointer.address, sizeof(value));
     // The base of a cache may lie far below its first row: addresses, not pointers, are moved.
-    const uintptr_t moved =
-        reinterpret_cast<uintptr_t>(memory.get() + range.at) +
-        (reinterpret_cast<uintptr_t>(value) - reinterpret_cast<uintptr_t>(range.begin));
-    std::memcpy(pointer.address, &moved, sizeof(moved));
+    value += reinterpret_cast<uintptr_t>(range.device) - reinterpret_cast<uintptr_t>(range.begin);
+    std::memcpy(pointer.address, &value, sizeof(value));
   }
   op();
   const Status status = device.finish();
@@ -153,26 +156,51 @@ void HostCall::run(Backend& device, Backend::Buffer& memory, int64_t& capacity, 
     return;
   }
 
-  std::vector<std::byte> after(before.size());
-  device.copy(after.data(), memory.get(), total);
+  std::vector<std::byte> after = before;
+  if (!memory.separate) device.copy(after.data(), memory.all.get(), total);
   for (const Range& range : ranges_) {
+    if (memory.separate) device.copy(after.data() + range.at, range.device, range.bytes());
     if (!range.written) continue;
-    const auto size = static_cast<size_t>(range.end - range.begin);
+    const auto size = static_cast<size_t>(range.bytes());
     std::memcpy(const_cast<std::byte*>(range.begin), after.data() + range.at, size);
     std::memcpy(before.data() + range.at, after.data() + range.at, size);
   }
-  if (before != after) {
-    const auto first = std::mismatch(before.begin(), before.end(), after.begin()).first;
-    const int64_t at = first - before.begin();
-    int64_t in_range = -1;
-    for (size_t i = 0; i < ranges_.size() && ranges_[i].at <= at; ++i) {
-      in_range = static_cast<int64_t>(i);
+  if (before == after) return;
+  const int64_t at =
+      std::mismatch(before.begin(), before.end(), after.begin()).first - before.begin();
+  const auto behind = std::find_if(ranges_.begin(), ranges_.end(),
+                                   [&](const Range& range) { return range.at > at; });
+  const Range& range = *(behind == ranges_.begin() ? behind : std::prev(behind));
+  ADD_FAILURE() << device.name() << " wrote outside its results, first at byte " << at - range.at
+                << " of an array of " << range.bytes();
+}
+
+// Copies an image of all arrays to the device and notes where each lies.
+inline bool HostCall::place(Backend& device, DeviceMemory& memory,
+                            const std::vector<std::byte>& image) {
+  const auto allocate = [&](int64_t bytes, Backend::Buffer& buffer) {
+    auto made = device.allocate(bytes);
+    if (made) buffer = std::move(*made);
+    if (!made) ADD_FAILURE() << made.error().message;
+    return made.has_value();
+  };
+  if (memory.separate) {
+    for (Range& range : ranges_) {
+      Backend::Buffer& buffer = buffers_.emplace_back();
+      if (!allocate(range.bytes() + range.slack, buffer)) return false;
+      range.device = buffer.get();
+      device.copy(range.device, image.data() + range.at, range.bytes());
     }
-    ADD_FAILURE() << device.name() << " wrote outside its results: "
-                  << "first at byte "
-                  << (in_range < 0 ? at : at - ranges_[static_cast<size_t>(in_range)].at)
-                  << " of array " << in_range << " of " << ranges_.size();
+    return true;
   }
+  const auto total = static_cast<int64_t>(image.size());
+  if (total > memory.capacity) {
+    if (!allocate(2 * total, memory.all)) return false;
+    memory.capacity = 2 * total;
+  }
+  device.copy(memory.all.get(), image.data(), total);
+  for (Range& range : ranges_) range.device = memory.all.get() + range.at;
+  return true;
 }
 
 class HostCalls : public Backend {
@@ -336,7 +364,7 @@ class HostCalls : public Backend {
  private:
   template <typename Op>
   void run(HostCall& call, const Op& op) {
-    call.run(*device_, memory_, capacity_, op);
+    call.run(*device_, memory_, op);
     ++calls_;
   }
   template <typename Args>
@@ -368,8 +396,7 @@ class HostCalls : public Backend {
   };
 
   std::unique_ptr<Backend> device_;
-  Buffer memory_;
-  int64_t capacity_ = 0;
+  DeviceMemory memory_;
   int64_t calls_ = 0;
   std::deque<std::vector<ExpertWeights>> experts_;
 };

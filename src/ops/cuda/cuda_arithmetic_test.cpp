@@ -16,7 +16,7 @@ namespace {
 class CudaArithmetic : public testing::Test {
  protected:
   void SetUp() override {
-    if (const auto cuda = make_cuda_backend(); !cuda) GTEST_SKIP() << cuda.error().message;
+    if (cuda_backend_for_tests() == nullptr) GTEST_SKIP() << make_cuda_backend().error().message;
   }
 };
 
