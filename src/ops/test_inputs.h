@@ -145,13 +145,14 @@ inline OwnedMatrix TestInputs::matrix(WeightFormat format, int64_t rows, int64_t
   return result;
 }
 
-// The cuda backend over host memory; null where there is none.
+// The cuda backend over host memory; null where there is none. Never destroyed: at the end of the
+// program the driver may go first.
 inline HostCalls* cuda_host_calls() {
-  static const std::unique_ptr<HostCalls> calls = [] {
+  static HostCalls* const calls = [] {
     auto cuda = cuda_backend_for_tests();
-    return cuda ? std::make_unique<HostCalls>(std::move(cuda)) : nullptr;
+    return cuda ? new HostCalls(std::move(cuda)) : nullptr;
   }();
-  return calls.get();
+  return calls;
 }
 
 // Calls body for the cpu backend of every instruction set of this machine, and of an emulated one,
