@@ -220,9 +220,12 @@ class HostCalls : public Backend {
   void copy(void* to, const void* from, int64_t bytes) override {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-  void stage(std::span<const StagedArray> arrays) override {
+  int64_t state_memory() const override { return device_->state_memory(); }
+  Status stage(std::span<const StagedArray> arrays) override {
     for (const StagedArray& array : arrays) *array.device = array.data;
+    return {};
   }
+  Status check(const Config& config) const override { return device_->check(config); }
   Status finish() override { return device_->finish(); }
   int64_t calls() const { return calls_; }
 
@@ -342,8 +345,7 @@ class HostCalls : public Backend {
   }
   void experts(const ExpertsArgs& args) override {
     ExpertsArgs a = args;
-    // A device may keep what it made of a span of experts under the span's address.
-    auto& experts = experts_.emplace_back(a.experts.begin(), a.experts.end());
+    std::vector<ExpertWeights> experts(a.experts.begin(), a.experts.end());
     ExpertWeights shared = *a.shared;
     a.experts = experts;
     a.shared = &shared;
@@ -351,7 +353,14 @@ class HostCalls : public Backend {
     for (ExpertWeights& expert : experts) call.in(expert);
     call.in(shared), call.in(a.x), call.out(a.y);
     call.in(a.ids, a.x.count * a.topk), call.in(a.weights, a.x.count * a.topk);
-    run(call, [&] { device_->experts(a); });
+    const auto bytes = static_cast<int64_t>(a.experts.size_bytes());
+    auto table = device_->allocate(bytes);
+    ASSERT_TRUE(table);
+    a.table = reinterpret_cast<const ExpertWeights*>(table->get());
+    run(call, [&] {
+      device_->copy(table->get(), experts.data(), bytes);  // now that they are the device's
+      device_->experts(a);
+    });
   }
   void engram_gate(const EngramGateArgs& args) override {
     EngramGateArgs a = args;
@@ -398,7 +407,6 @@ class HostCalls : public Backend {
   std::unique_ptr<Backend> device_;
   DeviceMemory memory_;
   int64_t calls_ = 0;
-  std::deque<std::vector<ExpertWeights>> experts_;
 };
 
 inline int64_t sequences_of(const int32_t* sequence, int64_t tokens) {
