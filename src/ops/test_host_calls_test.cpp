@@ -4,7 +4,7 @@
 #include <gtest/gtest-spi.h>
 
 #include "ops/reference_backend.h"
-#include "ops/test_inputs.h"
+#include "ops/test_every_backend.h"
 
 namespace tidemill {
 namespace {

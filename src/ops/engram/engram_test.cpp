@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/test_inputs.h"
+#include "ops/test_every_backend.h"
 
 namespace tidemill {
 namespace {

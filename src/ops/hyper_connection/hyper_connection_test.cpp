@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/reference.h"
-#include "ops/test_inputs.h"
+#include "ops/test_every_backend.h"
 
 namespace tidemill {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "ops/index_select/cpu_select.h"
 #include "ops/reference.h"
-#include "ops/test_inputs.h"
+#include "ops/test_every_backend.h"
 
 namespace tidemill {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "ops/test_inputs.h"
+#include "ops/test_every_backend.h"
 
 namespace tidemill {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "model/config.h"
-#include "ops/test_inputs.h"
+#include "ops/test_every_backend.h"
 
 namespace tidemill {
 namespace {
