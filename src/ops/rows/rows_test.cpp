@@ -102,5 +102,20 @@ TEST(RowsBackends, StoreScatterRoundAndSelectAgree) {
   }
 }
 
+TEST(RowsBackends, RepeatARow) {
+  TestInputs in(4);
+  OwnedRows row = in.activations(1, 48);
+  for_each_backend([&](Backend& backend, const std::string& label) {
+    OwnedRows out(3, 48);
+    const OwnedRows before = out;
+    backend.repeat_row({.row = row.view(), .out = out.view()});
+    OwnedRows expected = before;
+    for (int64_t t = 0; t < 3; ++t) {
+      std::copy_n(row.data.data(), 48, expected.data.data() + t * expected.stride);
+    }
+    EXPECT_TRUE(same_bits(out.data, expected.data)) << label;
+  });
+}
+
 }  // namespace
 }  // namespace tidemill
