@@ -122,7 +122,9 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa =
 
 // The first NVIDIA GPU that CUDA_VISIBLE_DEVICES leaves, of compute capability 9.0 (Hopper).
 // Errors: kDevice when there is none, or this program was built without CUDA (CMake option
-// TIDEMILL_CUDA).
-Result<std::unique_ptr<Backend>> make_cuda_backend();
+// TIDEMILL_CUDA). kPlain: one obvious kernel an operation, equal to the reference backend bit for
+// bit but for its calls of the host's functions; the others are tested against it.
+enum class CudaKernels { kFast, kPlain };
+Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels kernels = CudaKernels::kFast);
 
 }  // namespace tidemill

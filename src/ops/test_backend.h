@@ -22,8 +22,8 @@ inline bool testing_cuda_only() {
 }
 
 // The cuda backend; null where there is none, unless it was asked for.
-inline std::unique_ptr<Backend> cuda_backend_for_tests() {
-  auto backend = make_cuda_backend();
+inline std::unique_ptr<Backend> cuda_backend_for_tests(CudaKernels kernels = CudaKernels::kFast) {
+  auto backend = make_cuda_backend(kernels);
   if (backend) return std::move(*backend);
   if (!testing_cuda_only()) return nullptr;
   fmt::print(stderr, "TIDEMILL_TEST_BACKEND=cuda: {}\n", backend.error().message);
@@ -32,6 +32,8 @@ inline std::unique_ptr<Backend> cuda_backend_for_tests() {
 
 // route and rope_table call log1p, exp, cos and sin: the host's, or the device's own, which may
 // differ in the last bit.
-inline bool calls_host_functions(const Backend& backend) { return backend.name() != "cuda"; }
+inline bool calls_host_functions(const Backend& backend) {
+  return !backend.name().starts_with("cuda");
+}
 
 }  // namespace tidemill

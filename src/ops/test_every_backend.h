@@ -16,11 +16,11 @@
 
 namespace tidemill {
 
-// The cuda backend over host memory; null where there is none. Never destroyed: at the end of the
-// program the driver may go first.
+// The cuda backend with plain kernels over host memory; null where there is none. Never destroyed:
+// at the end of the program the driver may go first.
 inline HostCalls* cuda_host_calls() {
   static HostCalls* const calls = [] {
-    auto cuda = cuda_backend_for_tests();
+    auto cuda = cuda_backend_for_tests(CudaKernels::kPlain);
     return cuda ? new HostCalls(std::move(cuda)) : nullptr;
   }();
   return calls;

@@ -13,22 +13,6 @@
 namespace tidemill {
 namespace cuda {
 
-Scratch::~Scratch() { cudaFree(memory_); }
-
-void* Scratch::take(int64_t bytes, cudaStream_t stream) {
-  if (bytes <= bytes_) return memory_;
-  cudaStreamSynchronize(stream);  // whoever still reads the old memory
-  cudaFree(memory_);
-  bytes_ = 0;
-  const int64_t wanted = bytes + bytes / 4;
-  if (cudaMalloc(&memory_, static_cast<size_t>(wanted)) != cudaSuccess) {
-    memory_ = nullptr;
-    return nullptr;
-  }
-  bytes_ = wanted;
-  return memory_;
-}
-
 namespace {
 
 // Pinned memory of the host, from which staged arrays are sent in one transfer, and the device's.
@@ -62,6 +46,7 @@ class StagingArea {
 
 class CudaBackend : public Backend {
  public:
+  explicit CudaBackend(CudaKernels kernels) { launch_.plain = kernels == CudaKernels::kPlain; }
   ~CudaBackend() override {
     if (launch_.stream != nullptr) cudaStreamDestroy(launch_.stream);
   }
@@ -71,7 +56,7 @@ class CudaBackend : public Backend {
     return health();
   }
 
-  std::string_view name() const override { return "cuda"; }
+  std::string_view name() const override { return launch_.plain ? "cuda plain" : "cuda"; }
 
   Result<Buffer> allocate(int64_t bytes) override {
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
@@ -189,7 +174,7 @@ class CudaBackend : public Backend {
 }  // namespace
 }  // namespace cuda
 
-Result<std::unique_ptr<Backend>> make_cuda_backend() {
+Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels kernels) {
   int count = 0;
   if (const auto error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     return fail(ErrorCode::kDevice, "there is no CUDA device ({}); use --backend cpu",
@@ -205,7 +190,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend() {
                 "(Hopper)",
                 major, minor);
   }
-  auto backend = std::make_unique<cuda::CudaBackend>();
+  auto backend = std::make_unique<cuda::CudaBackend>(kernels);
   CHECK_OK(backend->open());
   return backend;
 }

@@ -1,9 +1,11 @@
 // Operations on a CUDA device: each in its operation's folder (cuda.cu). They enqueue on a stream
 // and return; arguments are as in the backend's table, all data in memory of the device.
 //
-// These are the plain versions: one obvious kernel each, equal to the reference backend bit for
-// bit, except where that calls the host's log1p, exp, cos and sin (route, rope_table), and of
-// values that are not numbers.
+// Most equal the reference backend bit for bit, except where that calls the host's log1p, exp, cos
+// and sin (route, rope_table), and of values that are not numbers. Those on which speed hangs have
+// two versions: `plain`, one obvious kernel, equal in that sense; and one for tensor cores, which
+// adds products in another fixed order (tensor_core.cuh) and leaves to `plain` the shapes that no
+// released model has.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -44,9 +46,10 @@ class Scratch {
 // What an operation needs besides its arguments. One thread uses it at a time.
 struct Launch {
   cudaStream_t stream = nullptr;
-  Scratch quantised;  // activations as a product reads them
-  Scratch products;   // results that only the operation itself reads
-  Scratch hidden;     // the inner activations of experts
+  bool plain = false;  // plain versions for all shapes
+  Scratch quantised;   // activations as a product reads them
+  Scratch products;    // results that only the operation itself reads
+  Scratch hidden;      // the inner activations of experts
 };
 
 // Most of each that the kernels have room for.
@@ -76,8 +79,15 @@ void route(Launch&, const RouteArgs&);
 void experts(Launch&, const ExpertsArgs&);
 void engram_gate(Launch&, const EngramGateArgs&);
 
+namespace plain {
+void linear(Launch&, const LinearArgs&);
+void experts(Launch&, const ExpertsArgs&);
+void attend(Launch&, const AttendArgs&);
+void index_select(Launch&, const IndexSelectArgs&);
+
 // x, or Q8(x) as values, densely packed.
 const float* prepared(Launch&, const Rows& x, bool quantise);
+}  // namespace plain
 
 inline unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
