@@ -50,6 +50,7 @@ struct Launch {
   Scratch quantised;   // activations as a product reads them
   Scratch products;    // results that only the operation itself reads
   Scratch hidden;      // the inner activations of experts
+  Scratch lists;       // which tokens go to which expert
 };
 
 // Most of each that the kernels have room for.
@@ -88,6 +89,9 @@ void index_select(Launch&, const IndexSelectArgs&);
 // x, or Q8(x) as values, densely packed.
 const float* prepared(Launch&, const Rows& x, bool quantise);
 }  // namespace plain
+
+// How many blocks of a kernel the device runs at once; lets it use so much shared memory.
+int blocks_at_once(const void* kernel, int threads, int shared_bytes);
 
 inline unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);

@@ -1,0 +1,85 @@
+// Activations as the tensor cores read them: bf16, in the order in which weights of a format are
+// widened (weights.cuh), in one of two layouts.
+//
+// kRows: a row a token, its columns in pieces; a thread's values of a piece lie together, pairs in
+// the order of instructions. For mma.sync, which takes B from registers.
+//
+// kTiles: tiles of `kTileTokens` tokens, inside a tile blocks of 64 columns, inside a block a token
+// is a line of 128 bytes swizzled for wgmma (tensor_core.cuh). So a block of the first n tokens is
+// n * 128 bytes in one piece, which one bulk copy brings to shared memory.
+#pragma once
+
+#include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/weights.cuh"
+
+namespace tidemill::cuda {
+
+enum class Layout { kRows, kTiles };
+constexpr int kTileTokens = 128;
+constexpr int kBlockColumns = 64;
+constexpr int kLineBytes = 128;
+
+// Eight columns of a token that begin at `column` (a multiple of 8), bf16 values.
+template <WeightFormat kFormat, Layout kLayout>
+__device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, int64_t width,
+                          int64_t column) {
+  constexpr int kPiece = piece_columns(kFormat);
+  uint32_t pair[4];
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    pair[q] = __float_as_uint(values[column_of_pair<kFormat>(q, 0)]) >> 16 |
+              (__float_as_uint(values[column_of_pair<kFormat>(q, 1)]) & 0xFFFF0000u);
+  }
+  if constexpr (kLayout == Layout::kRows) {
+    *reinterpret_cast<uint4*>(out + row * width + column) = {pair[0], pair[1], pair[2], pair[3]};
+  } else {
+    const int64_t chunk = column / (4 * kPiece);
+    const int inside = static_cast<int>(column % (4 * kPiece));
+    const int first = inside % kPiece / 4;  // instruction of the first two pairs
+    auto* tile = reinterpret_cast<uint8_t*>(out + row / kTileTokens * kTileTokens * width);
+    const int line = static_cast<int>(row % kTileTokens);
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const int64_t at =
+          chunk * 4 * kPiece + 16 * (first + q / 2) + 8 * (q % 2) + 2 * (inside / kPiece);
+      const auto byte = static_cast<int>(at % kBlockColumns) * 2;
+      *reinterpret_cast<uint32_t*>(tile + (at / kBlockColumns * kTileTokens + line) * kLineBytes +
+                                   (byte / 16 ^ line % 8) * 16 + byte % 16) = pair[q];
+    }
+  }
+}
+
+// Q8 of 32 columns that four neighbouring threads hold, eight each; all 32 threads of the warp
+// call.
+__device__ inline void quantise_eight(float (&values)[8]) {
+  float largest = absolute_max(values, 8);
+  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+  const float scale = e8m0_to_float(e8m0_at_least(mul(fmaxf(largest, 1e-4f), 1.0f / 448.0f)));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = mul(e4m3_to_float(q8_code(values[i], scale)), scale);
+}
+
+// Eight columns of row t of x.
+__device__ inline void load_eight(const Rows& x, int64_t t, int64_t column, float (&values)[8]) {
+  const auto* from = reinterpret_cast<const float4*>(x.f32(t) + column);
+  const float4 low = from[0];
+  const float4 high = from[1];
+  values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+  values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+}
+
+// All of x, Q8 of it if `quantise`. Blocks of whole warps.
+template <WeightFormat kFormat, Layout kLayout>
+__global__ void store_activations_kernel(Rows x, bool quantise, uint16_t* out) {
+  const int64_t eights = x.width / 8;
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t last = x.count * eights - 1;
+  const int64_t n = min(i, last);  // whole warps go on
+  float values[8];
+  load_eight(x, n / eights, n % eights * 8, values);
+  if (quantise) quantise_eight(values);
+  if (i <= last) put_eight<kFormat, kLayout>(values, out, n / eights, x.width, n % eights * 8);
+}
+
+}  // namespace tidemill::cuda

@@ -1,0 +1,89 @@
+// Copies from global to shared memory that run behind the program: bulk copies, which one thread
+// starts and barriers count, and copies of a few bytes that each thread makes for itself.
+#pragma once
+
+#include <cstdint>
+
+namespace tidemill::cuda {
+
+// Counts arrivals (and bytes on their way) phase by phase. Lies in shared memory.
+struct Barrier {
+  uint64_t state;
+
+  __device__ uint32_t address() const {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(&state));
+  }
+  // One thread, then fence_barriers() and a barrier of the block.
+  __device__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
+                 : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  // Arrives, and has the phase wait for so many bytes.
+  __device__ void arrive_expecting(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+  // Until the phase of this parity (0: the first) has ended. A barrier that was never used counts
+  // as having ended a phase of parity 1.
+  __device__ void wait(uint32_t parity) const {
+    asm volatile(
+        "{\n"
+        ".reg .pred ended;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+        "@!ended bra again;\n"
+        "}\n" ::"r"(address()),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+__device__ inline void fence_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Both addresses and the size are multiples of 16 bytes; `arrived` was told to expect them.
+__device__ inline void bulk_copy(void* shared, const void* global, uint32_t bytes,
+                                 Barrier& arrived) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global), "r"(bytes), "r"(arrived.address())
+      : "memory");
+}
+
+// 16 or 4 bytes, aligned to their size.
+template <int kBytes>
+__device__ void copy_async(uint32_t shared, const void* global) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes)
+                 : "memory");
+  }
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most so many groups of this thread's copies are under way.
+template <int kGroups>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+__device__ inline uint4 load_shared(uint32_t shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+__device__ inline uint32_t load_shared_word(uint32_t shared) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
+  return v;
+}
+
+}  // namespace tidemill::cuda
