@@ -79,19 +79,28 @@ __device__ inline float absolute_max(const float* x, int n) {
   for (int i = 0; i < n; ++i) result = fmaxf(result, fabsf(x[i]));
   return result;
 }
-__device__ inline uint8_t q8_scale(const float* x) {
-  const float largest = fmaxf(absolute_max(x, kScaleBlock), 1e-4f);
-  return e8m0_at_least(mul(largest, 1.0f / 448.0f));
+// Scales by the largest magnitude of a block, and of the block itself.
+__device__ inline uint8_t q8_scale_of(float largest) {
+  return e8m0_at_least(mul(fmaxf(largest, 1e-4f), 1.0f / 448.0f));
 }
-__device__ inline uint8_t q8_code(float value, float scale) {
-  return e4m3_from_float(clamped(__fdiv_rn(value, scale), 448.0f));
+__device__ inline uint8_t q4_index_scale_of(float largest) {
+  return e8m0_at_least(mul(fmaxf(largest, 6 * 0x1p-126f), 1.0f / 6.0f));
+}
+__device__ inline uint8_t q4_entry_scale_of(float largest) {
+  return e4m3_from_float(__fdiv_rn(fmaxf(largest, 6 * 0x1p-9f), 6.0f));
+}
+__device__ inline uint8_t q8_scale(const float* x) {
+  return q8_scale_of(absolute_max(x, kScaleBlock));
 }
 __device__ inline uint8_t q4_index_scale(const float* x) {
-  const float largest = fmaxf(absolute_max(x, kScaleBlock), 6 * 0x1p-126f);
-  return e8m0_at_least(mul(largest, 1.0f / 6.0f));
+  return q4_index_scale_of(absolute_max(x, kScaleBlock));
 }
 __device__ inline uint8_t q4_entry_scale(const float* x) {
-  return e4m3_from_float(__fdiv_rn(fmaxf(absolute_max(x, kEntryBlock), 6 * 0x1p-9f), 6.0f));
+  return q4_entry_scale_of(absolute_max(x, kEntryBlock));
+}
+
+__device__ inline uint8_t q8_code(float value, float scale) {
+  return e4m3_from_float(clamped(__fdiv_rn(value, scale), 448.0f));
 }
 __device__ inline uint32_t q4_code(float value, float scale) {
   return e2m1_from_float(clamped(__fdiv_rn(value, scale), 6.0f));
