@@ -53,7 +53,7 @@ struct Launch {
 };
 
 // Most of each that the kernels have room for.
-constexpr int64_t kMostStreams = 8;
+constexpr int64_t kMostStreams = 4;
 constexpr int64_t kMostExperts = 1024;
 constexpr int64_t kMostHeadDim = 1024;
 constexpr int64_t kMostHidden = 12000;

@@ -43,8 +43,27 @@ TEST(Expand, CombContractsItsFirstIndex) {
 struct Case {
   int64_t tokens, hidden, streams;
 };
-constexpr Case kCases[] = {{1, 384, 4},  {2, 384, 4}, {3, 256, 4}, {7, 128, 4}, {31, 64, 4},
-                           {70, 384, 4}, {3, 32, 2},  {1, 24, 4},  {2, 5120, 4}};
+constexpr Case kCases[] = {{1, 384, 4},
+                           {2, 384, 4},
+                           {3, 256, 4},
+                           {7, 128, 4},
+                           {31, 64, 4},
+                           {70, 384, 4},
+                           {3, 32, 2},
+                           {1, 24, 4},
+                           {2, 5120, 4},
+                           // every tile of the cuda backend's mix, not filled
+                           {5, 5120, 4},
+                           {13, 640, 4},
+                           {29, 5120, 4},
+                           {61, 640, 4},
+                           {201, 384, 4},
+                           {1001, 64, 4},
+                           {1501, 32, 4},
+                           {4105, 8, 4},
+                           // odd rows
+                           {9, 7, 4},
+                           {300, 5, 2}};
 
 TEST(HyperConnectionBackends, MixAgrees) {
   TestInputs in(1);
