@@ -72,7 +72,7 @@ void allow_shared(int bytes) {
 }
 
 // Rows in shared memory that sums run over end with zeros, up to a multiple of this.
-constexpr int kSumStep = 16 * kLanes;
+constexpr int kSumStep = 32 * kLanes;
 TIDEMILL_BOTH_SIDES constexpr int padded(int64_t n) {
   return static_cast<int>((n + kSumStep - 1) / kSumStep * kSumStep);
 }
@@ -92,29 +92,19 @@ inline unsigned row_threads(unsigned n) {
 }
 
 // The sum of at(k) over a padded row by half a warp, in the order of canonical.h: the zeros change
-// nothing, as no sum is -0 (they begin at +0). An addition takes four cycles, a load thirty: the
-// next values are loaded before the last ones are added.
+// nothing, as no sum is -0 (they begin at +0). An addition takes four cycles, a load thirty: loads
+// run ahead of the additions of a step, and are waited for once a step.
 template <typename At>
 __device__ float shared_sum(int n, const At& at) {
-  constexpr int kBatch = kSumStep / kLanes / 2;
-  float even[kBatch];
-  float odd[kBatch];
-  const auto fetch = [&](int begin, float(&to)[kBatch]) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) to[i] = at(begin + i * kLanes + lane());
-  };
+  constexpr int kAdditions = kSumStep / kLanes;
   float sum = 0;
-  const auto add_batch = [&](const float(&values)[kBatch]) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) sum = add(sum, values[i]);
-  };
-  fetch(0, even);
 #pragma unroll 1
   for (int begin = 0; begin < n; begin += kSumStep) {
-    fetch(begin + kSumStep / 2, odd);
-    add_batch(even);
-    if (begin + kSumStep < n) fetch(begin + kSumStep, even);
-    add_batch(odd);
+    float values[kAdditions];
+#pragma unroll
+    for (int i = 0; i < kAdditions; ++i) values[i] = at(begin + i * kLanes + lane());
+#pragma unroll
+    for (int i = 0; i < kAdditions; ++i) sum = add(sum, values[i]);
   }
   return add_lanes(sum);
 }
