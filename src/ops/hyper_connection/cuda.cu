@@ -18,9 +18,8 @@ struct Streams {
 };
 
 // One block a token. Its collapsed streams and the weights are in shared memory before the sum of
-// squares is there. A thread reads kPacks packs of each stream at once: with two, all of a row is
-// on its way together; with one, a multiprocessor has room for another block.
-template <int V, int kPacks>
+// squares is there.
+template <int V>
 __global__ void __launch_bounds__(kMostRowThreads) collapse_norm_kernel(CollapseNormArgs a) {
   extern __shared__ float4 shared[];
   __shared__ float r;
@@ -34,34 +33,23 @@ __global__ void __launch_bounds__(kMostRowThreads) collapse_norm_kernel(Collapse
   float pre[kMostStreams];
 #pragma unroll
   for (int s = 0; s < kMostStreams; ++s) pre[s] = s < a.streams ? a.pre.f32(t)[s] : 0.0f;
-#pragma unroll 1
-  for (int begin = first; begin < width; begin += kPacks * step) {
-    Streams<V> streams[kPacks];
-    Pack<uint16_t, V> codes[kPacks];
+  for (int d = first; d < width; d += step) {
+    Streams<V> streams;
+    streams.read(h + d, width, a.streams);
+    const auto codes = load<V>(a.norm.data + d);
+    Pack<float, V> collapsed;
 #pragma unroll
-    for (int n = 0; n < kPacks; ++n) {
-      const int d = begin + n * step;
-      streams[n].read(h + d, width, d < width ? a.streams : 0);
-      if (d < width) codes[n] = load<V>(a.norm.data + d);
-    }
+    for (int i = 0; i < V; ++i) {
+      float total = 0;
 #pragma unroll
-    for (int n = 0; n < kPacks; ++n) {
-      const int d = begin + n * step;
-      if (d >= width) break;
-      Pack<float, V> collapsed;
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        float total = 0;
-#pragma unroll
-        for (int s = 0; s < kMostStreams; ++s) {
-          if (s < a.streams) total = add(total, mul(pre[s], streams[n].at[s].at[i]));
-        }
-        collapsed.at[i] = round_bf16(total);
+      for (int s = 0; s < kMostStreams; ++s) {
+        if (s < a.streams) total = add(total, mul(pre[s], streams.at[s].at[i]));
       }
-      store(u + d, collapsed);
-      store(weights + d, codes[n]);
-      if (a.collapsed.data != nullptr) store(a.collapsed.f32(t) + d, collapsed);
+      collapsed.at[i] = round_bf16(total);
     }
+    store(u + d, collapsed);
+    store(weights + d, codes);
+    if (a.collapsed.data != nullptr) store(a.collapsed.f32(t) + d, collapsed);
   }
   pad(u, width);
   __syncthreads();
@@ -139,18 +127,12 @@ __global__ void stream_mean_kernel(StreamMeanArgs a, unsigned parts) {
   store(a.out.f32(at.row) + at.k, out);
 }
 
-template <int V, int kPacks>
-void launch_collapse(cudaStream_t stream, const CollapseNormArgs& a) {
-  allow_shared<collapse_norm_kernel<V, kPacks>>(norm_bytes(kMostHidden));
-  const unsigned threads = row_threads(blocks_for(a.norm.size, V));
-  const int shared = norm_bytes(a.norm.size);
-  collapse_norm_kernel<V, kPacks><<<blocks_for(a.h.count, 1), threads, shared, stream>>>(a);
-}
 template <int V>
 void launch(cudaStream_t stream, const CollapseNormArgs& a) {
-  constexpr int64_t kMultiprocessors = 132;
-  if (a.h.count <= kMultiprocessors) return launch_collapse<V, 2>(stream, a);
-  launch_collapse<V, 1>(stream, a);
+  allow_shared<collapse_norm_kernel<V>>(norm_bytes(kMostHidden));
+  const unsigned threads = row_threads(blocks_for(a.norm.size, V));
+  const int shared = norm_bytes(a.norm.size);
+  collapse_norm_kernel<V><<<blocks_for(a.h.count, 1), threads, shared, stream>>>(a);
 }
 template <int V>
 void launch(cudaStream_t stream, const ExpandArgs& a) {
