@@ -81,6 +81,7 @@ void engram_gate(Launch&, const EngramGateArgs&);
 
 namespace plain {
 void linear(Launch&, const LinearArgs&);
+void hc_mix(Launch&, const HcMixArgs&);
 void experts(Launch&, const ExpertsArgs&);
 void attend(Launch&, const AttendArgs&);
 void index_select(Launch&, const IndexSelectArgs&);

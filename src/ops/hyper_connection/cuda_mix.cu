@@ -1,266 +1,308 @@
+// hc_mix on tensor cores. A float32 weight is the sum of three bf16, a stream's value is one, so 24
+// rows of fn are 72 rows of bf16 whose products with the streams are exact, as in float32.
+//
+// Order of a sum: 64 columns are a warp's, added by the instruction in steps of 16, for each of the
+// three terms apart; the terms are added, then four warps in turn (a part), four parts in turn (a
+// slice), and the slices in turn. Few tokens have a block for each part, many one for each slice:
+// the same sums, more blocks or less to write.
 #include <cuda_pipeline_primitives.h>
 
 #include <algorithm>
 
 #include "ops/cuda/arithmetic.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/tensor_core.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda {
 namespace {
 
-// The part of the products that a block computes: kRowGroups x kTokenGroups half warps, each kRows
-// rows of fn times kTokens tokens. Both sides go through shared memory, kChunk elements at a time.
-template <int kRows_, int kTokens_, int kRowGroups_, int kTokenGroups_, int kChunk_>
-struct Tile {
-  static constexpr int kRows = kRows_;
-  static constexpr int kTokens = kTokens_;
-  static constexpr int kRowGroups = kRowGroups_;
-  static constexpr int kTokenGroups = kTokenGroups_;
-  static constexpr int kChunk = kChunk_;
-  static constexpr int kBlockRows = kRows * kRowGroups;
-  static constexpr int kBlockTokens = kTokens * kTokenGroups;
-  static constexpr int kAdders = (kLanes * kRowGroups * kTokenGroups + 31) / 32 * 32;
-  // Where few threads add, time is a chain of additions, and others load for them.
-  static constexpr int kFirstLoader = kAdders <= 128 ? kAdders : 0;
-  static constexpr int kThreads = kFirstLoader + (kAdders <= 128 ? 128 : kAdders);
-  static constexpr int kPitch = kChunk + kLanes;  // neighbours lie in the other half of the banks
-  static constexpr int kStageFloats = (kBlockRows + kBlockTokens) * kPitch;
-  static constexpr int kMostStages = 212 * 1024 / (4 * kStageFloats);
-  static constexpr int kStages = kMostStages < 8 ? kMostStages : 8;
-  static constexpr int kShared = 4 * kStages * kStageFloats;
-  // Elements that are loaded ahead of their additions.
-  static constexpr int kBatch = kRows + kTokens <= 2   ? 8
-                                : kRows + kTokens <= 4 ? 4
-                                : kRows + kTokens <= 8 ? 2
-                                                       : 1;
-  static_assert(kStages >= 2 && kChunk % (2 * kBatch * kLanes) == 0);
+constexpr int kStreams = 4;
+constexpr int kFnRows = (2 + kStreams) * kStreams;
+constexpr int kSums = kFnRows + 1;  // and the sum of squares
+constexpr int kTokens = 8;          // of one instruction
+constexpr int kSteps = 4;           // of a warp, 16 columns each
+constexpr int kWarpColumns = 16 * kSteps;
+constexpr int kPartWarps = 4;
+constexpr int kSliceParts = 4;
+constexpr int kSliceColumns = kWarpColumns * kPartWarps * kSliceParts;
+
+// The high halves of two floats: the floats themselves where they are bf16 values.
+__device__ uint32_t high_halves(float a, float b) {
+  return __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632);
+}
+__device__ float without_high_half(float a) {
+  return __fsub_rn(a, __uint_as_float(__float_as_uint(a) & 0xFFFF0000u));
+}
+
+// Eight rows of fn times 16 columns: of row lane / 4, four columns from 4 (lane % 4). Which column
+// the instruction takes a value for does not matter, as the streams are handed out alike.
+struct Weights {
+  uint32_t term[3][2];
+  __device__ void split(float4 w) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      term[i][0] = high_halves(w.x, w.y);
+      term[i][1] = high_halves(w.z, w.w);
+      w = {without_high_half(w.x), without_high_half(w.y), without_high_half(w.z),
+           without_high_half(w.w)};
+    }
+  }
 };
 
-// One chunk of kRows x kTokens sums: lane l adds the elements l, l + 16, ... in this order.
-template <typename T, bool kSquares>
-__device__ void add_chunk(const float* fn, const float* h, float (&sum)[T::kRows][T::kTokens],
-                          float (&square)[T::kTokens]) {
-  constexpr int kSteps = T::kChunk / kLanes;
-  struct Batch {
-    float f[T::kBatch][T::kRows];
-    float x[T::kBatch][T::kTokens];
+// Eight rows above eight others.
+__device__ void multiply(float (&d)[4], const uint32_t (&top)[2], const uint32_t (&bottom)[2],
+                         const uint32_t (&x)[2]) {
+  const uint32_t a[4] = {top[0], bottom[0], top[1], bottom[1]};
+  mma(d, a, x[0], x[1]);
+}
+
+template <int kParts>
+struct Shape {
+  static constexpr int kWarps = kParts * kPartWarps;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kColumns = kWarps * kWarpColumns;
+  static constexpr int kStages = 5;  // of the streams on their way
+  static constexpr int kPitch = kTokens + 1;
+  static constexpr int kWarpSums = kSums * kPitch;
+  static constexpr int kShared = kStages * kSteps * kThreads * int{sizeof(float4)} +
+                                 2 * kWarps * kWarpSums * int{sizeof(float)};
+};
+
+// sums[x][t] of the columns of block x: the products of fn's rows with the streams of token t, then
+// the sum of their squares. Block y has its share of the tokens; weights stay in registers.
+template <int kParts>
+__global__ void __launch_bounds__(Shape<kParts>::kThreads)
+    sums_kernel(const float* fn, Rows h, float* sums) {
+  using S = Shape<kParts>;
+  extern __shared__ float4 ring[];
+  auto* const results = reinterpret_cast<float*>(ring + S::kStages * kSteps * S::kThreads);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int row = static_cast<int>(threadIdx.x) % 32 / 4;  // of eight, and the token of eight
+  const int quarter = static_cast<int>(threadIdx.x) % 4;
+  const int64_t column = int64_t{blockIdx.x} * S::kColumns + warp * kWarpColumns + 4 * quarter;
+  const unsigned tiles = static_cast<unsigned>((h.count + kTokens - 1) / kTokens);
+  const int begin = static_cast<int>(tiles * blockIdx.y / gridDim.y);
+  const int end = static_cast<int>(tiles * (blockIdx.y + 1) / gridDim.y);
+
+  // A thread fetches what it reads itself, so that only results need barriers.
+  const auto stage = [&](int tile) {
+    return ring + (tile - begin) % S::kStages * (kSteps * S::kThreads) + threadIdx.x;
   };
-  const auto fetch = [&](int step, Batch& b) {
+  const auto fetch = [&](int tile) {
+    if (tile < end) {
+      const float* const from = h.f32(min(int64_t{tile} * kTokens + row, h.count - 1)) + column;
 #pragma unroll
-    for (int i = 0; i < T::kBatch; ++i) {
-      const int k = (step + i) * kLanes;
-#pragma unroll
-      for (int r = 0; r < T::kRows; ++r) b.f[i][r] = fn[r * T::kRowGroups * T::kPitch + k];
-#pragma unroll
-      for (int c = 0; c < T::kTokens; ++c) b.x[i][c] = h[c * T::kTokenGroups * T::kPitch + k];
-    }
-  };
-  const auto add_batch = [&](const Batch& b) {
-#pragma unroll
-    for (int i = 0; i < T::kBatch; ++i) {
-#pragma unroll
-      for (int c = 0; c < T::kTokens; ++c) {
-        const float x = b.x[i][c];
-#pragma unroll
-        for (int r = 0; r < T::kRows; ++r) sum[r][c] = add(sum[r][c], mul(b.f[i][r], x));
-        if constexpr (kSquares) square[c] = add(square[c], mul(x, x));
+      for (int s = 0; s < kSteps; ++s) {
+        __pipeline_memcpy_async(stage(tile) + s * S::kThreads, from + 16 * s, sizeof(float4));
       }
     }
+    __pipeline_commit();
   };
-  Batch even;
-  Batch odd;
-  fetch(0, even);
+  for (int i = 0; i < S::kStages - 1; ++i) fetch(begin + i);
+  float4 loaded[kSteps][3];
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      loaded[s][i] =
+          *reinterpret_cast<const float4*>(fn + (8 * i + row) * h.width + column + 16 * s);
+    }
+  }
+  Weights w[kSteps][3];
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) w[s][i].split(loaded[s][i]);
+  }
+
+  for (int tile = begin; tile < end; ++tile) {
+    fetch(tile + S::kStages - 1);
+    __pipeline_wait_prior(S::kStages - 1);
+    float d[5][4] = {};
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const float4 values = stage(tile)[s * S::kThreads];
+      const uint32_t x[2] = {high_halves(values.x, values.y), high_halves(values.z, values.w)};
+#pragma unroll
+      for (int i = 0; i < 3; ++i) multiply(d[i], w[s][0].term[i], w[s][1].term[i], x);
+      multiply(d[3], w[s][2].term[0], x, x);  // below: tokens times tokens, squares on the diagonal
+      multiply(d[4], w[s][2].term[1], w[s][2].term[2], x);
+    }
+    float* const all = results + (tile - begin) % 2 * (S::kWarps * S::kWarpSums);
+    float* const mine = all + warp * S::kWarpSums;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = 2 * quarter + i;
+      mine[row * S::kPitch + token] = add(d[0][i], add(d[1][i], d[2][i]));
+      mine[(8 + row) * S::kPitch + token] = add(d[0][2 + i], add(d[1][2 + i], d[2][2 + i]));
+      mine[(16 + row) * S::kPitch + token] = add(d[3][i], add(d[4][i], d[4][2 + i]));
+      if (row == token) mine[kFnRows * S::kPitch + token] = d[3][2 + i];
+    }
+    __syncthreads();  // the other half of the results is free behind the next one
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kSums; i += S::kThreads) {
+      const int64_t t = int64_t{tile} * kTokens + i / kSums;
+      if (t >= h.count) break;
+      const float* const from = all + i % kSums * S::kPitch + i / kSums;
+      float total = 0;
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        float part = from[p * kPartWarps * S::kWarpSums];
+#pragma unroll
+        for (int n = 1; n < kPartWarps; ++n) {
+          part = add(part, from[(p * kPartWarps + n) * S::kWarpSums]);
+        }
+        total = p == 0 ? part : add(total, part);
+      }
+      sums[(blockIdx.x * h.count + t) * kSums + i % kSums] = total;
+    }
+  }
+}
+
+__device__ float reciprocal(float x) {  // within one unit in the last place
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Rows and columns in turn divided by their sums, from the exponentials on
+// (hyper_connection/reference.cpp). One thread has the matrix: nothing is exchanged.
+__device__ void sinkhorn(float (&c)[kStreams][kStreams], int64_t iterations, float eps) {
+  const auto divide_rows = [&](float more) {
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) {
+      const float total = add(add(c[i][0], c[i][1]), add(c[i][2], c[i][3]));
+      const float factor = reciprocal(add(total, more));
+#pragma unroll
+      for (int j = 0; j < kStreams; ++j) c[i][j] = mul(c[i][j], factor);
+    }
+  };
+  const auto divide_columns = [&] {
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) {
+      const float total = add(add(c[0][j], c[1][j]), add(c[2][j], c[3][j]));
+      const float factor = reciprocal(add(total, eps));
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) c[i][j] = mul(c[i][j], factor);
+    }
+  };
+  divide_rows(0);
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) c[i][j] = add(c[i][j], eps);
+  }
+  divide_columns();
 #pragma unroll 1
-  for (int step = 0; step < kSteps; step += 2 * T::kBatch) {
-    fetch(step + T::kBatch, odd);
-    add_batch(even);
-    if (step + 2 * T::kBatch < kSteps) fetch(step + 2 * T::kBatch, even);
-    add_batch(odd);
-  }
-}
-
-// sums[t] = the products of fn's rows with the streams of token t, then the sum of their squares.
-template <typename T>
-__global__ void __launch_bounds__(T::kThreads)
-    sums_kernel(const float* fn, int rows, Rows h, bool aligned, float* sums) {
-  extern __shared__ float4 shared[];
-  auto* const stages = reinterpret_cast<float*>(shared);
-  const int first_row = blockIdx.y * T::kBlockRows;
-  const int64_t first_token = int64_t{blockIdx.x} * T::kBlockTokens;
-  const int chunks = static_cast<int>((h.width + T::kChunk - 1) / T::kChunk);
-
-  // Rows behind the last one are the last one again; elements behind the last are 0, which changes
-  // no sum (none is -0: they begin at +0).
-  const auto load_stage = [&](int chunk) {
-    constexpr int kPieces = T::kChunk / 4;  // of 16 bytes
-    const int64_t begin = int64_t{chunk} * T::kChunk;
-    const bool whole = aligned && begin + T::kChunk <= h.width;
-    float* const stage = stages + chunk % T::kStages * T::kStageFloats;
-    for (int p = static_cast<int>(threadIdx.x) - T::kFirstLoader;
-         p < (T::kBlockRows + T::kBlockTokens) * kPieces; p += T::kThreads - T::kFirstLoader) {
-      const int i = p / kPieces;
-      const int k = p % kPieces * 4;
-      const float* const from =
-          begin + k +
-          (i < T::kBlockRows ? fn + min(first_row + i, rows - 1) * h.width
-                             : h.f32(min(first_token + i - T::kBlockRows, h.count - 1)));
-      float* const to = stage + i * T::kPitch + k;
-      if (whole) {
-        __pipeline_memcpy_async(to, from, 16);
-      } else {
-        for (int e = 0; e < 4; ++e) to[e] = begin + k + e < h.width ? from[e] : 0.0f;
-      }
-    }
-  };
-
-  const int half_warp = lane_group();
-  const int row_group = half_warp / T::kTokenGroups;
-  const int token_group = half_warp % T::kTokenGroups;
-  const bool loads = static_cast<int>(threadIdx.x) >= T::kFirstLoader;
-  const bool adds = row_group < T::kRowGroups;
-  const bool squares = blockIdx.y == gridDim.y - 1 && row_group == T::kRowGroups - 1;
-  float sum[T::kRows][T::kTokens] = {};
-  float square[T::kTokens] = {};
-  for (int i = 0; i < T::kStages - 1; ++i) {
-    if (loads && i < chunks) load_stage(i);
-    __pipeline_commit();
-  }
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    __pipeline_wait_prior(T::kStages - 2);
-    __syncthreads();  // the chunk is here, and all have added the one before
-    if (loads && chunk + T::kStages - 1 < chunks) load_stage(chunk + T::kStages - 1);
-    __pipeline_commit();
-    if (!adds) continue;
-    const float* const stage = stages + chunk % T::kStages * T::kStageFloats + lane();
-    const float* const f = stage + row_group * T::kPitch;
-    const float* const x = stage + (T::kBlockRows + token_group) * T::kPitch;
-    if (squares) {
-      add_chunk<T, true>(f, x, sum, square);
-    } else {
-      add_chunk<T, false>(f, x, sum, square);
-    }
-  }
-  if (!adds) return;
-#pragma unroll
-  for (int c = 0; c < T::kTokens; ++c) {
-    const int64_t t = first_token + token_group + c * T::kTokenGroups;
-    float* const out = sums + t * (rows + 1);
-#pragma unroll
-    for (int r = 0; r < T::kRows; ++r) {
-      const float total = add_lanes(sum[r][c]);
-      const int row = first_row + row_group + r * T::kRowGroups;
-      if (lane() == 0 && t < h.count && row < rows) out[row] = total;
-    }
-    if (!squares) continue;
-    const float total = add_lanes(square[c]);
-    if (lane() == 0 && t < h.count) out[rows] = total;
-  }
-}
-
-template <typename T>
-void launch_sums(cudaStream_t stream, const Matrix& fn, const Rows& h, float* sums) {
-  allow_shared<sums_kernel<T>>(T::kShared);
-  const dim3 grid(blocks_for(h.count, T::kBlockTokens), blocks_for(fn.rows, T::kBlockRows));
-  const bool aligned = in_packs(h, 4) && in_packs(fn, sizeof(float), 4);
-  sums_kernel<T><<<grid, T::kThreads, T::kShared, stream>>>(
-      static_cast<const float*>(fn.data), static_cast<int>(fn.rows), h, aligned, sums);
-}
-
-// Rows and columns in turn divided by their sums (hyper_connection/reference.cpp). Half a warp has
-// the matrix, lane 4 i + j the element of row i and column j; sums run in the order of indices.
-__device__ float sinkhorn(float value, int n, int64_t iterations, float eps) {
-  const int i = lane() / kMostStreams;
-  const int j = lane() % kMostStreams;
-  float line[kMostStreams];
-  const auto row = [&] {
-#pragma unroll
-    for (int k = 0; k < kMostStreams; ++k) {
-      line[k] = __shfl_sync(0xFFFFFFFFu, value, i * kMostStreams + k, kLanes);
-    }
-  };
-  const auto column = [&] {
-#pragma unroll
-    for (int k = 0; k < kMostStreams; ++k) {
-      line[k] = __shfl_sync(0xFFFFFFFFu, value, k * kMostStreams + j, kLanes);
-    }
-  };
-  const auto total = [&] {
-    float sum = line[0];
-#pragma unroll
-    for (int k = 1; k < kMostStreams; ++k) sum = k < n ? add(sum, line[k]) : sum;
-    return sum;
-  };
-  row();
-  float largest = line[0];
-#pragma unroll
-  for (int k = 1; k < kMostStreams; ++k) largest = k < n ? fmaxf(largest, line[k]) : largest;
-  value = canonical_exp(__fsub_rn(value, largest));
-  row();
-  value = add(__fdiv_rn(value, total()), eps);
-  column();
-  value = __fdiv_rn(value, add(total(), eps));
   for (int64_t iteration = 1; iteration < iterations; ++iteration) {
-    row();
-    value = __fdiv_rn(value, add(total(), eps));
-    column();
-    value = __fdiv_rn(value, add(total(), eps));
+    divide_rows(eps);
+    divide_columns();
   }
-  return value;
 }
 
-constexpr int kMixThreads = 64;
-constexpr int kMixTokens = kMixThreads / kLanes;
+constexpr int64_t kMostColumns = kStreams * kMostHidden;  // whose slices have room
 
-// Half a warp a token.
-__global__ void mix_kernel(HcMixArgs a, F32Vector base, F32Vector scale, const float* sums) {
-  const int n = static_cast<int>(a.streams);
-  const int rows = (2 + n) * n;
-  const int64_t wanted = int64_t{blockIdx.x} * kMixTokens + lane_group();
-  const int64_t t = min(wanted, a.h.count - 1);  // all lanes take part in the exchanges
-  const float* const m = sums + t * (rows + 1);
-  const float mean = __fdiv_rn(m[rows], static_cast<float>(a.h.width));
-  const float r = __fdiv_rn(1.0f, __fsqrt_rn(add(mean, a.norm_eps)));
-  const auto mixed = [&](int j, int kind) {
-    return add(mul(mul(m[j], r), scale.data[kind]), base.data[j]);
-  };
-  const int i = lane() / kMostStreams;
-  const int j = lane() % kMostStreams;
-  const bool inside = i < n && j < n;
-  const float comb =
-      sinkhorn(inside ? mixed(2 * n + i * n + j, 2) : 0.0f, n, a.sinkhorn_iterations, a.hc_eps);
-  if (wanted >= a.h.count) return;
-  if (inside) a.comb.f32(t)[i * n + j] = comb;
-  if (j >= n) return;
-  if (i == 0) a.pre.f32(t)[j] = add(canonical_sigmoid(mixed(j, 0)), a.hc_eps);
-  if (i == 1) a.post.f32(t)[j] = mul(2.0f, canonical_sigmoid(mixed(n + j, 1)));
+// A thread adds a slice's kPieces pieces of a sum, a warp the slices of a token, and when it has
+// the exponentials, a thread goes on. Few tokens, whose sums are in pieces, have a block each.
+constexpr int kMixThreads = 256;
+constexpr int mix_tokens(int pieces) { return pieces == 1 ? kMixThreads / 32 : 1; }
+template <int kPieces>
+__global__ void __launch_bounds__(kMixThreads)
+    mix_kernel(HcMixArgs a, F32Vector base, F32Vector scale, const float* sums) {
+  constexpr int kElements = kStreams * kStreams;
+  constexpr int kMixTokens = mix_tokens(kPieces);
+  extern __shared__ float slice_sums[];
+  __shared__ float exponentials[kMixTokens][kElements + 1];
+  const int64_t first = int64_t{blockIdx.x} * kMixTokens;
+  const int tokens = static_cast<int>(min(int64_t{kMixTokens}, a.h.count - first));
+  const int slices = static_cast<int>(a.h.width / kSliceColumns);
+  const int width = tokens * kSums;
+#pragma unroll 4
+  for (int k = static_cast<int>(threadIdx.x); k < slices * width; k += kMixThreads) {
+    const float* const from = sums + first * kSums + k % width;
+    float piece[kPieces];
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      piece[p] = from[(int64_t{k / width} * kPieces + p) * a.h.count * kSums];
+    }
+#pragma unroll
+    for (int p = 1; p < kPieces; ++p) piece[0] = add(piece[0], piece[p]);
+    slice_sums[k] = piece[0];
+  }
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int i = static_cast<int>(threadIdx.x) % 32;
+  const int64_t t = first + warp;
+  if (warp < tokens) {
+    float sum = 0;
+#pragma unroll 10
+    for (int s = 0; s < slices; ++s) {
+      sum = add(sum, slice_sums[s * width + warp * kSums + min(i, kSums - 1)]);
+    }
+    const float squares = __shfl_sync(0xFFFFFFFFu, sum, kFnRows);
+    const float mean = __fdiv_rn(squares, static_cast<float>(a.h.width));
+    const float r = __fdiv_rn(1.0f, __fsqrt_rn(add(mean, a.norm_eps)));
+    const int kind = min(i / kStreams, 2);
+    const int at = min(i, kFnRows - 1);
+    const float mixed = add(mul(mul(sum, r), scale.data[kind]), base.data[at]);
+    float largest = fmaxf(mixed, __shfl_xor_sync(0xFFFFFFFFu, mixed, 1));  // of four neighbours
+    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+    if (kind == 0) {
+      a.pre.f32(t)[i] = add(canonical_sigmoid(mixed), a.hc_eps);
+    } else if (kind == 1) {
+      a.post.f32(t)[i - kStreams] = mul(2.0f, canonical_sigmoid(mixed));
+    } else if (i < kFnRows) {
+      exponentials[warp][i - 2 * kStreams] = canonical_exp(__fsub_rn(mixed, largest));
+    }
+  }
+  __syncthreads();
+  const int token = static_cast<int>(threadIdx.x);
+  if (token >= tokens) return;
+  float c[kStreams][kStreams];
+#pragma unroll
+  for (int n = 0; n < kElements; ++n) {
+    c[n / kStreams][n % kStreams] = exponentials[token][n];
+  }
+  sinkhorn(c, a.sinkhorn_iterations, a.hc_eps);
+#pragma unroll
+  for (int n = 0; n < kElements; ++n) {
+    a.comb.f32(first + token)[n] = c[n / kStreams][n % kStreams];
+  }
 }
 
-// Tiles by the count of tokens. Until some 32 a chain of additions takes the time and every block
-// has few sums; then the tiles grow, so that less is read again.
-void add_up(cudaStream_t stream, const Matrix& fn, const Rows& h, float* sums) {
-  if (h.count <= 4) return launch_sums<Tile<1, 1, 1, 1, 2048>>(stream, fn, h, sums);
-  if (h.count <= 8) return launch_sums<Tile<1, 1, 1, 2, 2048>>(stream, fn, h, sums);
-  if (h.count <= 16) return launch_sums<Tile<1, 1, 2, 2, 2048>>(stream, fn, h, sums);
-  if (h.count <= 32) return launch_sums<Tile<1, 1, 3, 2, 1024>>(stream, fn, h, sums);
-  if (h.count <= 64) return launch_sums<Tile<2, 2, 3, 2, 512>>(stream, fn, h, sums);
-  if (h.count <= 256) return launch_sums<Tile<3, 2, 2, 4, 512>>(stream, fn, h, sums);
-  if (h.count <= 1024) return launch_sums<Tile<3, 4, 2, 8, 256>>(stream, fn, h, sums);
-  if (h.count <= 4096) return launch_sums<Tile<12, 4, 1, 16, 128>>(stream, fn, h, sums);
-  launch_sums<Tile<24, 4, 1, 16, 128>>(stream, fn, h, sums);
+template <int kParts>
+void launch(Launch& l, const HcMixArgs& a) {
+  using S = Shape<kParts>;
+  constexpr int64_t kMostShares = 6;  // with 20 slices, a block a multiprocessor
+  const HcWeights& w = *a.weights;
+  const int64_t blocks = a.h.width / S::kColumns;
+  auto* sums = static_cast<float*>(
+      l.products.take(blocks * a.h.count * kSums * int64_t{sizeof(float)}, l.stream));
+  if (sums == nullptr) return;
+  allow_shared<sums_kernel<kParts>>(S::kShared);
+  const int64_t shares = std::min<int64_t>(blocks_for(a.h.count, kTokens), kMostShares);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(shares));
+  sums_kernel<kParts><<<grid, S::kThreads, S::kShared, l.stream>>>(
+      static_cast<const float*>(w.fn.data), a.h, sums);
+  constexpr int kPieces = kSliceParts / kParts;
+  constexpr int kMixTokens = mix_tokens(kPieces);
+  const auto mix_bytes =
+      static_cast<int>(a.h.width / kSliceColumns * kMixTokens * kSums * int64_t{sizeof(float)});
+  mix_kernel<kPieces><<<blocks_for(a.h.count, kMixTokens), kMixThreads, mix_bytes, l.stream>>>(
+      a, w.base, w.scale, sums);
 }
 
 }  // namespace
 
 void hc_mix(Launch& l, const HcMixArgs& a) {
   if (a.h.count == 0) return;
-  const HcWeights& w = *a.weights;
-  auto* sums = static_cast<float*>(
-      l.products.take(a.h.count * (w.fn.rows + 1) * int64_t{sizeof(float)}, l.stream));
-  if (sums == nullptr) return;
-  add_up(l.stream, w.fn, a.h, sums);
-  mix_kernel<<<blocks_for(a.h.count, kMixTokens), kMixThreads, 0, l.stream>>>(a, w.base, w.scale,
-                                                                              sums);
+  const Matrix& fn = a.weights->fn;
+  const bool fast = !l.plain && a.streams == kStreams && fn.format == WeightFormat::kF32 &&
+                    fn.rows == kFnRows && fn.cols == a.h.width && a.h.width % kSliceColumns == 0 &&
+                    a.h.width <= kMostColumns && in_packs(a.h, 4) && in_packs(fn, sizeof(float), 4);
+  if (!fast) return plain::hc_mix(l, a);
+  constexpr int64_t kFewTokens = 512;
+  a.h.count <= kFewTokens ? launch<1>(l, a) : launch<kSliceParts>(l, a);
 }
 
 }  // namespace tidemill::cuda

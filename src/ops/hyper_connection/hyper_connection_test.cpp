@@ -52,15 +52,8 @@ constexpr Case kCases[] = {{1, 384, 4},
                            {3, 32, 2},
                            {1, 24, 4},
                            {2, 5120, 4},
-                           // every tile of the cuda backend's mix, not filled
-                           {5, 5120, 4},
-                           {13, 640, 4},
-                           {29, 5120, 4},
-                           {61, 640, 4},
-                           {201, 384, 4},
-                           {1001, 64, 4},
-                           {1501, 32, 4},
-                           {4105, 8, 4},
+                           // two blocks of the cuda backend's mix, not filled
+                           {37, 640, 4},
                            // odd rows
                            {9, 7, 4},
                            {300, 5, 2}};
