@@ -30,7 +30,7 @@ TEST(CompressPairs, IsASoftmaxPerChannel) {
 
 TEST(CompressPairsBackends, AgreeOnFreshAndPendingRows) {
   TestInputs in(1);
-  for (const int64_t width : {32, 128, 512}) {
+  for (const int64_t width : {5, 32, 128, 512}) {
     OwnedRows k = in.activations(9, width);
     OwnedRows g = in.activations(9, width);
     const std::vector<float> pending = in.normals(4 * width, 1);

@@ -54,7 +54,7 @@ struct Launch {
 };
 
 // Most of each that the kernels have room for.
-constexpr int64_t kMostStreams = 8;
+constexpr int64_t kMostStreams = 4;
 constexpr int64_t kMostExperts = 1024;
 constexpr int64_t kMostHeadDim = 1024;
 constexpr int64_t kMostHidden = 12000;
@@ -82,6 +82,7 @@ void engram_gate(Launch&, const EngramGateArgs&);
 
 namespace plain {
 void linear(Launch&, const LinearArgs&);
+void hc_mix(Launch&, const HcMixArgs&);
 void experts(Launch&, const ExpertsArgs&);
 void attend(Launch&, const AttendArgs&);
 void index_select(Launch&, const IndexSelectArgs&);

@@ -19,7 +19,9 @@ TEST(EngramBackends, Agree) {
                          {7, 32, 2},
                          {70, 384, 4},
                          {1, 24, 4},
-                         {2, 5120, 4}}) {
+                         {2, 5120, 4},
+                         {9, 5120, 4},
+                         {5, 7, 3}}) {
     const OwnedMatrix q = in.matrix(WeightFormat::kBf16, s.streams, s.hidden);
     const OwnedMatrix k = in.matrix(WeightFormat::kBf16, s.streams, s.hidden);
     OwnedRows h = in.activations(s.tokens, s.streams * s.hidden, 3);

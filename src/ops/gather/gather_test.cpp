@@ -12,12 +12,12 @@ namespace {
 TEST(GatherBackends, RowsSideBySideAndCopies) {
   TestInputs in(1);
   for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kFp8Row}) {
-    for (const int64_t cols : {16, 32, 384}) {
+    for (const int64_t cols : {10, 16, 32, 384}) {
       const OwnedMatrix table = in.matrix(format, 50, cols, {0, 100, 119, 255});
       struct Shape {
         int64_t tokens, per_row, copies;
       };
-      for (const Shape& s : {Shape{1, 1, 4}, {3, 12, 1}, {20, 2, 3}}) {
+      for (const Shape& s : {Shape{1, 1, 4}, {3, 12, 1}, {20, 2, 3}, {2, 24, 4}}) {
         std::vector<int64_t> rows(static_cast<size_t>(s.tokens * s.per_row));
         for (int64_t& row : rows) row = in.below(50);
         const auto run = [&](Backend& b) {

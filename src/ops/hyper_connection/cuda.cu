@@ -1,137 +1,167 @@
 #include "ops/cuda/arithmetic.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda {
 namespace {
 
-__device__ void divide(float* c, int n, int from, int step_line, int step, float eps) {
-  float total = 0;
-  for (int i = 0; i < n; ++i) total = add(total, c[from * step_line + i * step]);
-  for (int i = 0; i < n; ++i) {
-    c[from * step_line + i * step] = __fdiv_rn(c[from * step_line + i * step], add(total, eps));
-  }
-}
-
-__device__ void sinkhorn(float* c, int n, int64_t iterations, float eps) {
-  for (int i = 0; i < n; ++i) {
-    float* row = c + i * n;
-    float largest = row[0];
-    for (int j = 1; j < n; ++j) largest = fmaxf(largest, row[j]);
-    float total = 0;
-    for (int j = 0; j < n; ++j) {
-      row[j] = canonical_exp(__fsub_rn(row[j], largest));
-      total = add(total, row[j]);
+// One value of each stream, V elements wide; those beyond the last stream are 0.
+template <int V>
+struct Streams {
+  Pack<float, V> at[kMostStreams];
+  __device__ void read(const float* h, int64_t width, int64_t streams) {
+#pragma unroll
+    for (int s = 0; s < kMostStreams; ++s) {
+      at[s] = s < streams ? load<V>(h + s * width) : Pack<float, V>{};
     }
-    for (int j = 0; j < n; ++j) row[j] = add(__fdiv_rn(row[j], total), eps);
   }
-  for (int j = 0; j < n; ++j) divide(c, n, j, 1, n, eps);
-  for (int64_t iteration = 1; iteration < iterations; ++iteration) {
-    for (int i = 0; i < n; ++i) divide(c, n, i, n, 1, eps);
-    for (int j = 0; j < n; ++j) divide(c, n, j, 1, n, eps);
-  }
-}
+};
 
-// One block a token: every half warp a row of fn, the last one the norm.
-__global__ void hc_mix_kernel(HcMixArgs a, HcWeights w) {
-  extern __shared__ float m[];  // (2 + hc) * hc products, then the inverse of the norm
-  const int64_t t = blockIdx.x;
-  const float* h = a.h.f32(t);
-  const int rows = static_cast<int>(w.fn.rows);
-  const int groups = blockDim.x / kLanes;
-  for (int j = lane_group(); j <= rows; j += groups) {
-    const float value = j == rows ? inverse_rms(h, a.h.width, a.norm_eps) : product(w.fn, j, h);
-    if (lane() == 0) m[j] = value;
-  }
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  const int hc = static_cast<int>(a.streams);
-  const float r = m[rows];
-  const auto mixed = [&](int j, int kind) {
-    return add(mul(mul(m[j], r), w.scale.data[kind]), w.base.data[j]);
-  };
-  for (int s = 0; s < hc; ++s) {
-    a.pre.f32(t)[s] = add(canonical_sigmoid(mixed(s, 0)), a.hc_eps);
-    a.post.f32(t)[s] = mul(2.0f, canonical_sigmoid(mixed(hc + s, 1)));
-  }
-  float comb[kMostStreams * kMostStreams];
-  for (int i = 0; i < hc * hc; ++i) comb[i] = mixed(2 * hc + i, 2);
-  sinkhorn(comb, hc, a.sinkhorn_iterations, a.hc_eps);
-  for (int i = 0; i < hc * hc; ++i) a.comb.f32(t)[i] = comb[i];
-}
-
-__global__ void collapse_norm_kernel(CollapseNormArgs a) {
-  extern __shared__ float u[];
+// One block a token. Its collapsed streams and the weights are in shared memory before the sum of
+// squares is there.
+template <int V>
+__global__ void __launch_bounds__(kMostRowThreads) collapse_norm_kernel(CollapseNormArgs a) {
+  extern __shared__ float4 shared[];
   __shared__ float r;
   const int64_t t = blockIdx.x;
-  const int64_t width = a.norm.size;
-  const float* h = a.h.f32(t);
-  const float* pre = a.pre.f32(t);
-  for (int64_t d = threadIdx.x; d < width; d += blockDim.x) {
-    float total = 0;
-    for (int64_t s = 0; s < a.streams; ++s) total = add(total, mul(pre[s], h[s * width + d]));
-    u[d] = round_bf16(total);
-    if (a.collapsed.data != nullptr) a.collapsed.f32(t)[d] = u[d];
+  const int width = static_cast<int>(a.norm.size);
+  const int first = V * static_cast<int>(threadIdx.x);
+  const int step = V * static_cast<int>(blockDim.x);
+  auto* const u = reinterpret_cast<float*>(shared);
+  auto* const weights = reinterpret_cast<uint16_t*>(u + padded(width));
+  const float* const h = a.h.f32(t);
+  float pre[kMostStreams];
+#pragma unroll
+  for (int s = 0; s < kMostStreams; ++s) pre[s] = s < a.streams ? a.pre.f32(t)[s] : 0.0f;
+  for (int d = first; d < width; d += step) {
+    Streams<V> streams;
+    streams.read(h + d, width, a.streams);
+    const auto codes = load<V>(a.norm.data + d);
+    Pack<float, V> collapsed;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      float total = 0;
+#pragma unroll
+      for (int s = 0; s < kMostStreams; ++s) {
+        if (s < a.streams) total = add(total, mul(pre[s], streams.at[s].at[i]));
+      }
+      collapsed.at[i] = round_bf16(total);
+    }
+    store(u + d, collapsed);
+    store(weights + d, codes);
+    if (a.collapsed.data != nullptr) store(a.collapsed.f32(t) + d, collapsed);
   }
+  pad(u, width);
   __syncthreads();
   if (threadIdx.x < kLanes) {
-    const float value = inverse_rms(u, width, a.eps);
+    const float value = shared_inverse_rms(u, width, a.eps);
     if (threadIdx.x == 0) r = value;
   }
   __syncthreads();
-  for (int64_t d = threadIdx.x; d < width; d += blockDim.x) {
-    a.x.f32(t)[d] = round_bf16(mul(bf16_to_float(a.norm.data[d]), mul(u[d], r)));
+  for (int d = first; d < width; d += step) {
+    const auto value = load<V>(u + d);
+    const auto weight = load<V>(weights + d);
+    Pack<float, V> x;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      x.at[i] = round_bf16(mul(bf16_to_float(weight.at[i]), mul(value.at[i], r)));
+    }
+    store(a.x.f32(t) + d, x);
   }
 }
 
-__global__ void expand_kernel(ExpandArgs a) {
+template <int V>
+__global__ void expand_kernel(ExpandArgs a, unsigned parts) {
+  const Place<V> at(parts);
   const int64_t width = a.y.width;
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= a.h.count * width) return;
-  const int64_t t = i / width;
-  const int64_t d = i % width;
-  const int hc = static_cast<int>(a.streams);
-  float* h = a.h.f32(t) + d;
-  float streams[kMostStreams];
-  for (int s = 0; s < hc; ++s) streams[s] = h[s * width];
-  for (int j = 0; j < hc; ++j) {
-    float mixed = 0;
-    for (int s = 0; s < hc; ++s) mixed = add(mixed, mul(a.comb.f32(t)[s * hc + j], streams[s]));
-    h[j * width] = round_bf16(add(mul(a.post.f32(t)[j], a.y.f32(t)[d]), mixed));
+  if (at.k >= width) return;
+  float* const h = a.h.f32(at.row) + at.k;
+  float comb[kMostStreams][kMostStreams];  // read before h is written, so that nothing waits
+  float post[kMostStreams];
+#pragma unroll
+  for (int j = 0; j < kMostStreams; ++j) {
+    post[j] = j < a.streams ? a.post.f32(at.row)[j] : 0.0f;
+#pragma unroll
+    for (int s = 0; s < kMostStreams; ++s) {
+      const bool used = s < a.streams && j < a.streams;
+      comb[s][j] = used ? a.comb.f32(at.row)[s * a.streams + j] : 0.0f;
+    }
+  }
+  const auto y = load<V>(a.y.f32(at.row) + at.k);
+  Streams<V> streams;
+  streams.read(h, width, a.streams);
+#pragma unroll
+  for (int j = 0; j < kMostStreams; ++j) {
+    if (j >= a.streams) return;
+    Pack<float, V> out;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      float mixed = 0;
+#pragma unroll
+      for (int s = 0; s < kMostStreams; ++s) {
+        if (s < a.streams) mixed = add(mixed, mul(comb[s][j], streams.at[s].at[i]));
+      }
+      out.at[i] = round_bf16(add(mul(post[j], y.at[i]), mixed));
+    }
+    store(h + j * width, out);
   }
 }
 
-__global__ void stream_mean_kernel(StreamMeanArgs a) {
+template <int V>
+__global__ void stream_mean_kernel(StreamMeanArgs a, unsigned parts) {
+  const Place<V> at(parts);
   const int64_t width = a.out.width;
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= a.h.count * width) return;
-  const float* h = a.h.f32(i / width) + i % width;
-  float total = 0;
-  for (int64_t s = 0; s < a.streams; ++s) total = add(total, h[s * width]);
-  a.out.f32(i / width)[i % width] = round_bf16(__fdiv_rn(total, static_cast<float>(a.streams)));
+  if (at.k >= width) return;
+  Streams<V> streams;
+  streams.read(a.h.f32(at.row) + at.k, width, a.streams);
+  Pack<float, V> out;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    float total = 0;
+#pragma unroll
+    for (int s = 0; s < kMostStreams; ++s) {
+      if (s < a.streams) total = add(total, streams.at[s].at[i]);
+    }
+    out.at[i] = round_bf16(__fdiv_rn(total, static_cast<float>(a.streams)));
+  }
+  store(a.out.f32(at.row) + at.k, out);
+}
+
+template <int V>
+void launch(cudaStream_t stream, const CollapseNormArgs& a) {
+  allow_shared<collapse_norm_kernel<V>>(norm_bytes(kMostHidden));
+  const unsigned threads = row_threads(blocks_for(a.norm.size, V));
+  const int shared = norm_bytes(a.norm.size);
+  collapse_norm_kernel<V><<<blocks_for(a.h.count, 1), threads, shared, stream>>>(a);
+}
+template <int V>
+void launch(cudaStream_t stream, const ExpandArgs& a) {
+  const Parts p(a.h.count, a.y.width, V);
+  expand_kernel<V><<<p.blocks, p.threads, 0, stream>>>(a, p.parts);
+}
+template <int V>
+void launch(cudaStream_t stream, const StreamMeanArgs& a) {
+  const Parts p(a.h.count, a.out.width, V);
+  stream_mean_kernel<V><<<p.blocks, p.threads, 0, stream>>>(a, p.parts);
 }
 
 }  // namespace
 
-void hc_mix(Launch& l, const HcMixArgs& a) {
-  if (a.h.count == 0) return;
-  const size_t shared = (a.weights->fn.rows + 1) * sizeof(float);
-  hc_mix_kernel<<<blocks_for(a.h.count, 1), 416, shared, l.stream>>>(a, *a.weights);
-}
-
 void collapse_norm(Launch& l, const CollapseNormArgs& a) {
   if (a.h.count == 0) return;
-  const size_t shared = a.norm.size * sizeof(float);
-  collapse_norm_kernel<<<blocks_for(a.h.count, 1), 256, shared, l.stream>>>(a);
+  const bool packs = in_packs(a.h, 4) && in_packs(a.norm, 4) && in_packs(a.x, 4) &&
+                     (a.collapsed.data == nullptr || in_packs(a.collapsed, 4));
+  packs ? launch<4>(l.stream, a) : launch<1>(l.stream, a);
 }
 
 void expand(Launch& l, const ExpandArgs& a) {
-  const int64_t n = a.h.count * a.y.width;
-  if (n > 0) expand_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(a);
+  if (a.h.count == 0) return;
+  in_packs(a.h, 4) && in_packs(a.y, 4) ? launch<4>(l.stream, a) : launch<1>(l.stream, a);
 }
 
 void stream_mean(Launch& l, const StreamMeanArgs& a) {
-  const int64_t n = a.h.count * a.out.width;
-  if (n > 0) stream_mean_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(a);
+  if (a.h.count == 0) return;
+  in_packs(a.h, 4) && in_packs(a.out, 4) ? launch<4>(l.stream, a) : launch<1>(l.stream, a);
 }
 
 }  // namespace tidemill::cuda

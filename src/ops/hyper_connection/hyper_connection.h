@@ -10,7 +10,7 @@ namespace tidemill {
 // Coefficients of one sublayer from the streams before it; float32 throughout.
 struct HcMixArgs {
   const HcWeights* weights = nullptr;
-  Rows h;
+  Rows h;  // bf16 values, as everywhere between sublayers
   int64_t streams = 4;
   int64_t sinkhorn_iterations = 20;
   float norm_eps = 0;

@@ -43,8 +43,20 @@ TEST(Expand, CombContractsItsFirstIndex) {
 struct Case {
   int64_t tokens, hidden, streams;
 };
-constexpr Case kCases[] = {{1, 384, 4},  {2, 384, 4}, {3, 256, 4}, {7, 128, 4}, {31, 64, 4},
-                           {70, 384, 4}, {3, 32, 2},  {1, 24, 4},  {2, 5120, 4}};
+constexpr Case kCases[] = {{1, 384, 4},
+                           {2, 384, 4},
+                           {3, 256, 4},
+                           {7, 128, 4},
+                           {31, 64, 4},
+                           {70, 384, 4},
+                           {3, 32, 2},
+                           {1, 24, 4},
+                           {2, 5120, 4},
+                           // two blocks of the cuda backend's mix, not filled
+                           {37, 640, 4},
+                           // odd rows
+                           {9, 7, 4},
+                           {300, 5, 2}};
 
 TEST(HyperConnectionBackends, MixAgrees) {
   TestInputs in(1);

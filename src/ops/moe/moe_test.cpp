@@ -91,8 +91,12 @@ TEST(RouteBackends, Agree) {
     struct Shape {
       int64_t experts, hidden, topk;
     };
-    for (const Shape& s :
-         {Shape{24, 384, 4}, {16, 256, 6}, {12, 128, 3}, {384, 5120, 6}, {4, 24, 4}}) {
+    for (const Shape& s : {Shape{24, 384, 4},
+                           {16, 256, 6},
+                           {12, 128, 3},
+                           {384, 5120, 6},
+                           {4, 24, 4},
+                           {500, 64, 40}}) {
       if (tokens > 7 && s.hidden > 384) continue;
       const OwnedMatrix gate = in.matrix(WeightFormat::kBf16, s.experts, s.hidden);
       OwnedRows x = in.activations(tokens, s.hidden);

@@ -1,27 +1,73 @@
 #include "ops/cuda/arithmetic.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kRows = kThreads / kLanes;  // of a block
+constexpr int kPacks = 2;  // of a thread at once
 
-__global__ void rms_norm_kernel(RmsNormArgs a) {
-  const int64_t t = int64_t{blockIdx.x} * kRows + lane_group();
-  if (t >= a.x.count) return;
-  const float* x = a.x.f32(t);
-  const float r = inverse_rms(x, a.weight.size, a.eps);
-  for (int64_t k = lane(); k < a.weight.size; k += kLanes) {
-    a.y.f32(t)[k] = round_bf16(mul(bf16_to_float(a.weight.data[k]), mul(x[k], r)));
+// One block a row. It and its weights are in shared memory before the sum of squares is there: y
+// may be x, and nothing is waited for twice.
+template <int V>
+__global__ void __launch_bounds__(kMostRowThreads) rms_norm_kernel(RmsNormArgs a) {
+  extern __shared__ float4 shared[];
+  __shared__ float r;
+  const int64_t t = blockIdx.x;
+  const int width = static_cast<int>(a.weight.size);
+  const int step = V * static_cast<int>(blockDim.x);
+  const int first = V * static_cast<int>(threadIdx.x);
+  auto* const x = reinterpret_cast<float*>(shared);
+  auto* const weights = reinterpret_cast<uint16_t*>(x + padded(width));
+#pragma unroll 1
+  for (int begin = first; begin < width; begin += kPacks * step) {
+    Pack<float, V> values[kPacks];
+    Pack<uint16_t, V> codes[kPacks];
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int k = begin + i * step;
+      if (k < width) values[i] = load<V>(a.x.f32(t) + k);
+      if (k < width) codes[i] = load<V>(a.weight.data + k);
+    }
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int k = begin + i * step;
+      if (k < width) store(x + k, values[i]);
+      if (k < width) store(weights + k, codes[i]);
+    }
   }
+  pad(x, width);
+  __syncthreads();
+  if (threadIdx.x < kLanes) {
+    const float value = shared_inverse_rms(x, width, a.eps);
+    if (threadIdx.x == 0) r = value;
+  }
+  __syncthreads();
+  for (int k = first; k < width; k += step) {
+    const auto value = load<V>(x + k);
+    const auto weight = load<V>(weights + k);
+    Pack<float, V> y;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      y.at[i] = round_bf16(mul(bf16_to_float(weight.at[i]), mul(value.at[i], r)));
+    }
+    store(a.y.f32(t) + k, y);
+  }
+}
+
+template <int V>
+void launch(cudaStream_t stream, const RmsNormArgs& a) {
+  allow_shared<rms_norm_kernel<V>>(norm_bytes(kMostHidden));
+  const unsigned threads = row_threads(blocks_for(a.weight.size, V));
+  rms_norm_kernel<V><<<blocks_for(a.x.count, 1), threads, norm_bytes(a.weight.size), stream>>>(a);
 }
 
 }  // namespace
 
 void rms_norm(Launch& l, const RmsNormArgs& a) {
   if (a.x.count == 0) return;
-  rms_norm_kernel<<<blocks_for(a.x.count, kRows), kThreads, 0, l.stream>>>(a);
+  const bool packs = in_packs(a.x, 4) && in_packs(a.y, 4) && in_packs(a.weight, 4);
+  packs ? launch<4>(l.stream, a) : launch<1>(l.stream, a);
 }
 
 }  // namespace tidemill::cuda

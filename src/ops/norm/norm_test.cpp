@@ -22,8 +22,8 @@ TEST(RmsNorm, PlainWeightOneRounding) {
 TEST(RmsNormBackends, Agree) {
   TestInputs in(1);
   for (const int64_t tokens : {1, 2, 3, 7, 31, 70}) {
-    for (const int64_t width : {1, 24, 32, 64, 128, 192, 384, 5120}) {
-      if (tokens > 7 && width > 384) continue;
+    for (const int64_t width : {1, 24, 32, 64, 128, 192, 250, 384, 512, 1280, 5120, 12000}) {
+      if (tokens > 7 && width > 1280) continue;
       OwnedRows x = in.activations(tokens, width);
       const std::vector<uint16_t> weight = in.bf16_normals(width, 1, 0.3f);
       const auto run = [&](Backend& backend) {

@@ -1,8 +1,13 @@
+#include <algorithm>
+
 #include "ops/cuda/arithmetic.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda {
 namespace {
+
+constexpr int64_t kThreads = 128;
 
 __global__ void rope_table_kernel(RopeTableArgs a) {
   const int64_t half = a.table.width / 2;
@@ -11,38 +16,64 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   float* row = a.table.f32(i / half) + i % half;
   // In double, rounded once: the correctly rounded value in all but a few of 10^8 cases.
   const double angle = mul(static_cast<float>(a.position[i / half]), a.frequencies[i % half]);
-  row[0] = static_cast<float>(cos(angle));
-  row[half] = static_cast<float>(sin(angle));
+  double sine;
+  double cosine;
+  sincos(angle, &sine, &cosine);
+  row[0] = static_cast<float>(cosine);
+  row[half] = static_cast<float>(sine);
 }
 
-__global__ void rope_kernel(RopeArgs a) {
+// P pairs a thread. Threads of a block: pairs of a head (x), heads (y); `parts` blocks share a row.
+template <int P>
+__global__ void rope_kernel(RopeArgs a, unsigned parts) {
+  const int64_t t = blockIdx.x / parts;
+  const int64_t head = blockIdx.x % parts * blockDim.y + threadIdx.y;
+  if (head >= a.heads) return;
   const int64_t half = a.table.width / 2;
-  const int64_t pairs = a.heads * half;
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= a.x.count * pairs) return;
-  const int64_t t = i / pairs;
-  const int64_t head = i % pairs / half;
-  const int64_t pair = i % half;
-  const float c = a.table.f32(t)[pair];
-  const float sine = a.table.f32(t)[half + pair];
-  const float s = a.inverse ? -sine : sine;
-  float* x = a.x.f32(t) + (head + 1) * (a.x.width / a.heads) - 2 * half + 2 * pair;
-  const float x0 = x[0];
-  const float x1 = x[1];
-  x[0] = round_bf16(__fsub_rn(mul(x0, c), mul(x1, s)));
-  x[1] = round_bf16(add(mul(x0, s), mul(x1, c)));
+  const float* const table = a.table.f32(t);
+  float* const x = a.x.f32(t) + (head + 1) * (a.x.width / a.heads) - 2 * half;
+  for (int64_t pair = threadIdx.x * P; pair < half; pair += blockDim.x * P) {
+    const auto cosine = load<P>(table + pair);
+    const auto sine = load<P>(table + half + pair);
+    Pack<float, P> pairs[2] = {load<P>(x + 2 * pair), load<P>(x + 2 * pair + P)};
+#pragma unroll
+    for (int i = 0; i < P; ++i) {
+      const float c = cosine.at[i];
+      const float s = a.inverse ? -sine.at[i] : sine.at[i];
+      float& first = pairs[2 * i / P].at[2 * i % P];
+      float& second = pairs[(2 * i + 1) / P].at[(2 * i + 1) % P];
+      const float x0 = first;
+      const float x1 = second;
+      first = round_bf16(__fsub_rn(mul(x0, c), mul(x1, s)));
+      second = round_bf16(add(mul(x0, s), mul(x1, c)));
+    }
+    store(x + 2 * pair, pairs[0]);
+    store(x + 2 * pair + P, pairs[1]);
+  }
+}
+
+template <int P>
+void launch(cudaStream_t stream, const RopeArgs& a) {
+  const int64_t across = std::min(a.table.width / 2 / P, kThreads);
+  const int64_t heads = std::min(kThreads / across, a.heads);
+  const unsigned parts = blocks_for(a.heads, heads);
+  const dim3 threads(static_cast<unsigned>(across), static_cast<unsigned>(heads));
+  rope_kernel<P><<<blocks_for(a.x.count * parts, 1), threads, 0, stream>>>(a, parts);
 }
 
 }  // namespace
 
 void rope_table(Launch& l, const RopeTableArgs& a) {
   const int64_t n = a.table.count * (a.table.width / 2);
-  if (n > 0) rope_table_kernel<<<blocks_for(n, 128), 128, 0, l.stream>>>(a);
+  if (n > 0) rope_table_kernel<<<blocks_for(n, kThreads), kThreads, 0, l.stream>>>(a);
 }
 
 void rope(Launch& l, const RopeArgs& a) {
-  const int64_t n = a.x.count * a.heads * (a.table.width / 2);
-  if (n > 0) rope_kernel<<<blocks_for(n, 128), 128, 0, l.stream>>>(a);
+  if (a.x.count == 0 || a.table.width < 2) return;
+  constexpr int kPairs = 4;
+  const bool packs =
+      in_packs(a.x, kPairs) && in_packs(a.table, 2 * kPairs) && a.x.width / a.heads % kPairs == 0;
+  packs ? launch<kPairs>(l.stream, a) : launch<1>(l.stream, a);
 }
 
 }  // namespace tidemill::cuda

@@ -66,7 +66,7 @@ TEST(RowsBackends, StoreScatterRoundAndSelectAgree) {
   TestInputs in(2);
   for (const RowKind kind : {RowKind::kQ8, RowKind::kQ4Entry, RowKind::kQ4Index}) {
     for (const int64_t tokens : {1, 2, 7, 31}) {
-      for (const int64_t width : {32, 64, 128, 512}) {
+      for (const int64_t width : {32, 64, 128, 512, 2048}) {
         const RowFormat format{kind, width};
         OwnedRows x = in.activations(tokens, width);
         std::vector<int64_t> offset;
@@ -102,19 +102,27 @@ TEST(RowsBackends, StoreScatterRoundAndSelectAgree) {
   }
 }
 
-TEST(RowsBackends, RepeatARow) {
+TEST(RowsBackends, SelectAndRepeatRows) {
   TestInputs in(4);
-  OwnedRows row = in.activations(1, 48);
-  for_each_backend([&](Backend& backend, const std::string& label) {
-    OwnedRows out(3, 48);
-    const OwnedRows before = out;
-    backend.repeat_row({.row = row.view(), .out = out.view()});
-    OwnedRows expected = before;
-    for (int64_t t = 0; t < 3; ++t) {
-      std::copy_n(row.data.data(), 48, expected.data.data() + t * expected.stride);
-    }
-    EXPECT_TRUE(same_bits(out.data, expected.data)) << label;
-  });
+  for (const int64_t width : {4, 7, 48, 20480}) {
+    OwnedRows rows = in.activations(3, width);
+    const std::vector<int64_t> number = {2, 0, 2, 1};
+    for_each_backend([&](Backend& backend, const std::string& label) {
+      OwnedRows selected(4, width);
+      OwnedRows expected = selected;
+      backend.select_rows({.in = rows.view(), .row = number.data(), .out = selected.view()});
+      for (int64_t t = 0; t < 4; ++t) {
+        std::copy_n(rows.row(number[static_cast<size_t>(t)]).f32(0), width, expected.row(t).f32(0));
+      }
+      EXPECT_TRUE(same_bits(selected.data, expected.data)) << label << ", width " << width;
+      OwnedRows repeated(4, width);
+      backend.repeat_row({.row = rows.row(1), .out = repeated.view()});
+      for (int64_t t = 0; t < 4; ++t) {
+        std::copy_n(rows.row(1).f32(0), width, expected.row(t).f32(0));
+      }
+      EXPECT_TRUE(same_bits(repeated.data, expected.data)) << label << ", width " << width;
+    });
+  }
 }
 
 }  // namespace
