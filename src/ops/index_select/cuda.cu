@@ -18,7 +18,7 @@ bool fits(const IndexSelectArgs& a) {
   return a.heads == kIndexHeads && keys.format.kind == RowKind::kQ4Index &&
          keys.format.width == kIndexDim && a.topk <= kMostSelected &&
          (!pool || (a.pool_block == kPoolBlock && a.pool_topk <= kMostSelected)) &&
-         a.most_visible <= int64_t{1} << 30 && keys.rows_per_block >= 16 &&
+         a.most_visible <= int64_t{1} << 30 && keys.rows_per_block >= 32 &&
          keys.rows_per_block <= 1 << 20 &&
          std::has_single_bit(static_cast<uint64_t>(keys.rows_per_block)) &&
          aligned(keys.base, keys.offset) && keys.block_bytes % 16 == 0 && aligned(a.q.data, 0) &&
@@ -40,21 +40,18 @@ void index_select(Launch& l, const IndexSelectArgs& a) {
   const int64_t pass = std::clamp<int64_t>(kScores / rows.stride, 1, 65535);
   rows.count = std::min(pass, a.q.count);
   const Selected which = a.pool_in != nullptr ? Selected::kInPool : Selected::kEntries;
-  const int64_t scratch = std::max(
-      index_best_scratch(rows, which, a.topk),
-      a.pool_out != nullptr ? index_best_scratch(rows, Selected::kBlocks, a.pool_topk) : 0);
   const int64_t bytes = rows.count * rows.stride * int64_t{sizeof(uint16_t)};
-  auto* memory = static_cast<std::byte*>(l.products.take(bytes + scratch, l.stream));
+  void* memory = l.products.take(bytes, l.stream);
   if (memory == nullptr) return;
-  rows.data = reinterpret_cast<uint16_t*>(memory);
+  rows.data = static_cast<uint16_t*>(memory);
   for (; rows.first < a.q.count; rows.first += rows.count) {
     rows.count = std::min(pass, a.q.count - rows.first);
     index_scores(l.stream, rows, index_range(rows));
-    if (a.pool_out != nullptr) {
-      index_best(l.stream, rows, Selected::kBlocks, a.pool_topk,
-                 a.pool_out + rows.first * a.pool_topk, memory + bytes);
-    }
-    index_best(l.stream, rows, which, a.topk, a.selected + rows.first * a.topk, memory + bytes);
+    const auto best = [&](Selected what, int64_t k, int32_t* out) {
+      index_best(l.stream, rows, what, k, out + rows.first * k, index_best_blocks(rows, what));
+    };
+    if (a.pool_out != nullptr) best(Selected::kBlocks, a.pool_topk, a.pool_out);
+    best(which, a.topk, a.selected);
   }
 }
 

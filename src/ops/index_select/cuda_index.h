@@ -44,9 +44,10 @@ enum class Selected {
 // The k best of each row, as ascending numbers of entries or blocks in a row of `out`, padded with
 // -1; equal scores: the lower number. k is kMostSelected at most.
 constexpr int64_t kMostSelected = 8192;
+// `blocks`: blocks of threads of a row: 1, 2, 4 or 8.
 void index_best(cudaStream_t stream, const ScoreRows& rows, Selected what, int64_t k, int32_t* out,
-                void* scratch);
-// Bytes that it needs there, aligned to 16.
-int64_t index_best_scratch(const ScoreRows& rows, Selected what, int64_t k);
+                int blocks);
+// So many that one row is fast, and many rows are.
+int index_best_blocks(const ScoreRows& rows, Selected what);
 
 }  // namespace tidemill::cuda
