@@ -1,9 +1,9 @@
 // Copies from global to shared memory that run behind the program (Hopper's bulk copies), and the
 // barriers that tell when they are there.
 //
-// A barrier has phases. One thread says how many bytes the current one brings (expect) and starts
-// the copies; the phase ends when all are there, and whoever waits for it sees them. Phases are
-// waited for by parity: 0 for the first.
+// A barrier has phases. One thread, or as many as it was made for, says how many bytes it brings in
+// the current one (expect) and starts the copies; the phase ends when all are there, and whoever
+// waits for it sees them. Phases are waited for by parity: 0 for the first.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,11 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Before a barrier of all threads that use it.
-__device__ inline void copies_init(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+// Before a barrier of all threads that use it; `threads` of them expect bytes in each phase.
+__device__ inline void copies_init(uint64_t* barrier, uint32_t threads = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(threads)
+               : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
