@@ -13,7 +13,7 @@ struct Barrier {
   __device__ uint32_t address() const {
     return static_cast<uint32_t>(__cvta_generic_to_shared(&state));
   }
-  // One thread, then fence_barriers() and a barrier of the block.
+  // One thread, then its fence_barriers() and a barrier of the block.
   __device__ void init(int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
                  : "memory");

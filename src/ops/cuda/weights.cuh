@@ -111,16 +111,16 @@ struct Scale {
 // Pair q (of 2 E / 4) of a piece, not yet multiplied by the scale.
 template <WeightFormat kFormat>
 __device__ uint32_t codes_of_pair(const uint4& piece, int q) {
-  constexpr uint32_t kSigns = 0x80008000u;
   if constexpr (kFormat == WeightFormat::kBf16) {
     return word(piece, q);
   } else if constexpr (kFormat == WeightFormat::kFp4Row) {
-    constexpr uint32_t kMagnitudes = 0x01C001C0u;
-    const uint32_t w = word(piece, q / 4);
-    const int place = 4 * (q % 4);
-    const uint32_t magnitude = place < 6 ? w << (6 - place) : w >> (place - 6);
-    return (magnitude & kMagnitudes) | ((w << (12 - place)) & kSigns);
+    // One product moves magnitudes to the lowest bits of the exponent and the highest one of the
+    // fraction, and signs to the front.
+    const uint32_t w = q % 4 < 2 ? word(piece, q / 4) : word(piece, q / 4) >> 8;
+    const int place = q % 2 * 4;
+    return (w & 0x000F000Fu << place) * (0x1040u >> place) & 0x81C081C0u;
   } else {
+    constexpr uint32_t kSigns = 0x80008000u;
     constexpr uint32_t kMagnitudes = 0x07F007F0u;
     const uint32_t w = word(piece, q / 2);
     return q % 2 == 0 ? ((w << 4) & kMagnitudes) | ((w << 8) & kSigns)
