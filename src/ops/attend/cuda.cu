@@ -1,181 +1,122 @@
 // Attention on tensor cores. Where tokens are many, a block takes one at a time: two warpgroups
-// widen tiles of 64 keys in turn, two multiply; each of these has half of the channels of scores
-// and values. Where they are few, the scores of a token are divided by tiles and its values by
-// channels among more blocks, in two kernels. Every sum is the same sequence of products in both,
-// so a token's bits do not depend on how many there are.
+// take turns at tiles of 64 keys, widen them and turn scores into probabilities; two add up the
+// values, of half of the channels each. Few tokens are divided among more blocks (cuda_few.cuh).
+// Every sum is the same sequence of products in both, so a token's bits do not depend on how many
+// there are.
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attend/cuda_few.cuh"
 #include "ops/attend/cuda_softmax.cuh"
 
 namespace tidemill::cuda {
 namespace {
 
-constexpr int kThreads = 4 * kWarpgroup;
-
 template <int kDim>
 struct Shared {
   uint8_t q[kTile * kDim * 2];
-  uint8_t keys[2][kTile * kDim * 2];
-  ScoreTile scores[2];
+  uint8_t keys[2][kTile * kDim * 2];  // tile `number` of a block is in number % 2
+  Softened softened[2];
 };
 
+// Barriers: those of tile `number` are + number % 2, and also its warpgroup is number % 2.
+constexpr int kWidened = 1;   // within the warpgroup
+constexpr int kSoftened = 3;  // to the warpgroup of the next tile
+constexpr int kGiven = 5;     // to those that add values
+constexpr int kReleased = 7;  // and back
+constexpr int kQuery = 9;     // all that read the query
+
+__device__ void prefetch_query(const AttendArgs& a, int64_t t) {
+  const auto bytes = static_cast<uint32_t>(a.q.width * int64_t{sizeof(float)});
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a.q.f32(t)), "r"(bytes));
+}
+
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) attend_kernel(AttendArgs a, float scale) {
-  extern __shared__ __align__(1024) uint8_t memory[];
-  auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
-  const TileRing<2, sizeof(shared.keys[0]), 3 * kWarpgroup> ring{shared.keys[0]};
-  constexpr int kPair = 5;  // barrier of the two that multiply
-  const int warpgroup = static_cast<int>(threadIdx.x / kWarpgroup);
+__device__ void soften_tokens(const AttendArgs& a, float scale, Shared<kDim>& shared) {
+  const int own = static_cast<int>(threadIdx.x / kWarpgroup);
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
   int number = 0;  // of a token's first tile, over all tokens of the block
-
-  if (warpgroup < 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
-    for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
-      const KeyTiles tiles(a, t);
-      const int first = (number + warpgroup) % 2;  // this warpgroup has one of the buffers
-      widen_tiles<kDim, kDim, 4>(a, t, tiles, {first, 2, number + first, 2}, 0, ring);
-      number += tiles.count();
-    }
-    for (int last = max(number - 2, 0); last < number; ++last) {
-      if (last % 2 == warpgroup) ring.wait_released(last);
-    }
-    return;
-  }
-
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 192;");
-  const int half = warpgroup - 2;
   for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
-    // The last to read the query before was the other warpgroup's product of its last scores, which
-    // came before a barrier of both.
-    load_query<kDim, 8>(a, t, static_cast<int>(threadIdx.x / 32) - 8, shared.q);
-    fence_shared_for_wgmma();
+    if (threadIdx.x == 0 && t + gridDim.x < a.q.count) prefetch_query(a, t + gridDim.x);
     const KeyTiles tiles(a, t);
     const int count = tiles.count();
-    wait_at(kPair, 2 * kWarpgroup);
+    if (count == 0) continue;
+    const KeyRows rows(a, t);
+    int tile = (number + own) % 2;
+    RowAddresses at{};
+    if (tile < count) at = find_rows(a, tiles, rows, tile);
+    wait_at(kQuery, 2 * kWarpgroup);  // nobody multiplies the query before any more
+    load_query<kDim, 8>(a, t, static_cast<int>(threadIdx.x / 32), shared.q);
+    fence_shared_for_wgmma();
+    wait_at(kQuery, 2 * kWarpgroup);
+#pragma unroll 1
+    for (; tile < count; tile += 2) {
+      const int n = number + tile;
+      const int zero = unknown_zero();
+      uint8_t* keys = shared.keys[own] + zero;
+      RowAddresses next{};
+      widen_tile<kDim, kDim, 4>(
+          at, tile < tiles.of_window(), 0, keys,
+          [&] {
+            if (tile + 2 < count) next = find_rows(a, tiles, rows, tile + 2);
+          },
+          [&] {
+            if (n >= 2) wait_at(kReleased + own, 3 * kWarpgroup);
+          });
+      at = next;
+      fence_shared_for_wgmma();
+      wait_at(kWidened + own, kWarpgroup);
+      float s[32];
+      multiply_query<kDim>(shared.q + zero, keys, s);
+      hide_absent(s, tiles.keys(tile));
+      if (n > 0) wait_at(kSoftened + 1 - own, 2 * kWarpgroup);
+      Softmax softmax;
+      if (tile > 0) softmax = shared.softened[1 - own].softmax[thread];
+      soften(s, scale, softmax, shared.softened[own + zero]);
+      fence_shared_for_wgmma();
+      arrive_at(kSoftened + own, 2 * kWarpgroup);
+      arrive_at(kGiven + own, 3 * kWarpgroup);
+    }
+    number += count;
+  }
+  // No barrier is left with arrivals.
+  if (number > 0 && (number - 1) % 2 != own) wait_at(kSoftened + 1 - own, 2 * kWarpgroup);
+  if (number > own) wait_at(kReleased + own, 3 * kWarpgroup);
+}
+
+template <int kDim>
+__device__ void add_values_of_tokens(const AttendArgs& a, float scale, Shared<kDim>& shared) {
+  const int half = static_cast<int>(threadIdx.x / kWarpgroup) - 2;
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
+  int number = 0;
+  for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
+    const int count = KeyTiles(a, t).count();
     Softmax softmax;
     ValueSums<kDim / 2> sums;
-    for (int i = 0; i < count; ++i, ++number) {
-      const uint8_t* keys = ring.buffer(number);
-      ring.wait_filled(number);
-      float s[32];
-      multiply_queries<kDim>(shared.q, keys, half, shared.scores, kPair, s);
-      uint32_t p[16];
-      float rescale[2];
-      soften(s, tiles.keys(i), scale, softmax, p, rescale);
-      add_values(sums, p, rescale, keys + half * (kDim / kPart / 2) * kPartBytes);
-      ring.release(number);
+#pragma unroll 1
+    for (int tile = 0; tile < count; ++tile, ++number) {
+      const int buffer = number % 2;
+      const Softened& softened = shared.softened[buffer];
+      wait_at(kGiven + buffer, 3 * kWarpgroup);
+      if (tile == count - 1) softmax = softened.softmax[thread];
+      add_values(sums, softened, shared.keys[buffer] + half * (kDim / kPart / 2) * kPartBytes);
+      arrive_at(kReleased + buffer, 3 * kWarpgroup);
     }
     write_values(a, t, kDim, half * (kDim / 2), scale, softmax, sums, count != 0);
   }
 }
 
-// ---- few tokens
-// Scores of all tiles of all tokens: scores[t * most_tiles + tile]. Block (x, t) takes the tiles x,
-// x + gridDim.x, ... of token t; two warpgroups widen each of them together, two multiply.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1)
-    score_kernel(AttendArgs a, ScoreTile* scores, int most_tiles) {
+__global__ void __launch_bounds__(kThreads, 1) attend_kernel(AttendArgs a, float scale) {
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
-  const TileRing<2, sizeof(shared.keys[0]), kThreads> ring{shared.keys[0]};
-  constexpr int kPair = 5;
-  const int64_t t = blockIdx.y;
-  const int first = static_cast<int>(blockIdx.x);
-  const int step = static_cast<int>(gridDim.x);
-  const int warpgroup = static_cast<int>(threadIdx.x / kWarpgroup);
-  const KeyTiles tiles(a, t);
-  const int count = tiles.count();
-  if (first >= count) return;
-  const int own = (count - first + step - 1) / step;
-  if (warpgroup < 2) {
-    widen_tiles<kDim, kDim, 8>(a, t, tiles, {first, step, 0, 1}, 0, ring);
-    for (int last = max(own - 2, 0); last < own; ++last) ring.wait_released(last);
-    return;
+  if (threadIdx.x < 2 * kWarpgroup) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 96;");
+    soften_tokens(a, scale, shared);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+    add_values_of_tokens(a, scale, shared);
   }
-  const int half = warpgroup - 2;
-  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
-  load_query<kDim, 8>(a, t, static_cast<int>(threadIdx.x / 32) - 8, shared.q);
-  fence_shared_for_wgmma();
-  wait_at(kPair, 2 * kWarpgroup);
-  for (int number = 0; number < own; ++number) {
-    ring.wait_filled(number);
-    float s[32];
-    multiply_queries<kDim>(shared.q, ring.buffer(number), half, shared.scores, kPair, s);
-    ring.release(number);
-    ScoreTile& to = scores[t * most_tiles + first + number * step];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i / 4 == half) to[i][thread] = {s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]};
-    }
-  }
-}
-
-constexpr int kSlice = 128;      // channels of a block of value_kernel
-constexpr int kScoresAhead = 4;  // tiles of scores on their way
-struct SharedSlice {
-  uint8_t keys[6][kTile * kSlice * 2];
-  ScoreTile scores[kScoresAhead];
-};
-
-__device__ void copy_16_bytes(void* to_shared, const void* from) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(to_shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-// Block (x, t): channels kSlice * x .. of token t. Three warpgroups widen tiles in turn, one
-// multiplies.
-template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1)
-    value_kernel(AttendArgs a, float scale, const ScoreTile* scores, int most_tiles) {
-  extern __shared__ __align__(1024) uint8_t memory[];
-  auto& shared = *reinterpret_cast<SharedSlice*>(memory);
-  const TileRing<6, sizeof(shared.keys[0]), 2 * kWarpgroup> ring{shared.keys[0]};
-  const int64_t t = blockIdx.y;
-  const int slice = static_cast<int>(blockIdx.x);
-  const int warpgroup = static_cast<int>(threadIdx.x / kWarpgroup);
-  const KeyTiles tiles(a, t);
-  const int count = tiles.count();
-  if (warpgroup < 3) {
-    widen_tiles<kDim, kSlice, 4>(a, t, tiles, {warpgroup, 3, warpgroup, 3},
-                                 slice * (kSlice / kGroup), ring);
-    for (int last = max(count - 6, 0); last < count; ++last) {
-      if (last % 3 == warpgroup) ring.wait_released(last);
-    }
-    return;
-  }
-  // Every thread copies and reads its own scores.
-  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
-  const ScoreTile* from = scores + t * most_tiles;
-  const auto fetch = [&](int tile) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (tile < count) {
-        copy_16_bytes(&shared.scores[tile % kScoresAhead][i][thread], &from[tile][i][thread]);
-      }
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  };
-  for (int i = 0; i < kScoresAhead; ++i) fetch(i);
-  Softmax softmax;
-  ValueSums<kSlice> sums;
-  for (int i = 0; i < count; ++i) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kScoresAhead - 1) : "memory");
-    float s[32];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float4 four = shared.scores[i % kScoresAhead][j][thread];
-      s[4 * j] = four.x, s[4 * j + 1] = four.y, s[4 * j + 2] = four.z, s[4 * j + 3] = four.w;
-    }
-    uint32_t p[16];
-    float rescale[2];
-    soften(s, tiles.keys(i), scale, softmax, p, rescale);
-    fetch(i + kScoresAhead);
-    ring.wait_filled(i);
-    add_values(sums, p, rescale, ring.buffer(i));
-    ring.release(i);
-  }
-  write_values(a, t, kDim, slice * kSlice, scale, softmax, sums, count != 0);
 }
 
 // ---- which calls this is for
@@ -211,7 +152,7 @@ int64_t multiprocessors() {
 }
 
 // Up to so many tokens blocks of one token each would leave multiprocessors without work.
-constexpr int64_t kFewTokens = 64;
+constexpr int64_t kFewTokens = 16;
 
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {
@@ -233,18 +174,27 @@ void attend_few(Launch& l, const AttendArgs& a, float scale) {
   const int64_t topk = a.entries.format.width == 0 ? 0 : a.topk;
   const int64_t most_tiles = (a.ring_rows + kTile - 1) / kTile + (topk + kTile - 1) / kTile;
   const auto most = static_cast<int>(most_tiles);
-  const int64_t size = tokens * most_tiles * static_cast<int64_t>(sizeof(ScoreTile));
-  auto* scores = static_cast<ScoreTile*>(l.products.take(size, l.stream));
+  const int64_t size = tokens * most_tiles * static_cast<int64_t>(sizeof(TileScores));
+  auto* scores = static_cast<TileScores*>(l.products.take(size, l.stream));
   if (scores == nullptr) return;
   const int64_t parts = std::clamp<int64_t>(multiprocessors() / tokens, 1, most_tiles);
-  const size_t score_bytes = sizeof(Shared<kDim>);
-  allow_shared(score_kernel<kDim>, score_bytes);
-  allow_shared(value_kernel<kDim>, sizeof(SharedSlice));
+  const size_t score_bytes = sizeof(SharedScores<kDim>);
+  allow_shared(few_scores_kernel<kDim>, score_bytes);
+  allow_shared(few_values_kernel<kDim>, sizeof(SharedSlice));
   const dim3 score_grid(static_cast<unsigned>(parts), static_cast<unsigned>(tokens));
-  score_kernel<kDim><<<score_grid, kThreads, score_bytes, l.stream>>>(a, scores, most);
-  const dim3 value_grid(kDim / kSlice, static_cast<unsigned>(tokens));
-  value_kernel<kDim>
-      <<<value_grid, kThreads, sizeof(SharedSlice), l.stream>>>(a, scale, scores, most);
+  few_scores_kernel<kDim><<<score_grid, kThreads, score_bytes, l.stream>>>(a, scores, most);
+  cudaLaunchAttribute early{};  // few_values_kernel waits for the scores itself
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(kDim / kSlice, static_cast<unsigned>(tokens));
+  launch.blockDim = dim3(kThreads);
+  launch.dynamicSmemBytes = sizeof(SharedSlice);
+  launch.stream = l.stream;
+  launch.attrs = &early;
+  launch.numAttrs = 1;
+  cudaLaunchKernelEx(&launch, few_values_kernel<kDim>, a, scale,
+                     static_cast<const TileScores*>(scores), most);
 }
 
 }  // namespace
@@ -253,7 +203,7 @@ void attend(Launch& l, const AttendArgs& a) {
   if (l.plain || !fits(a)) return plain::attend(l, a);
   if (a.q.count == 0) return;
   const int64_t dim = a.window_format.width;
-  const float scale = kLog2E / std::sqrt(static_cast<float>(dim));
+  const float scale = kLog2E / kKeyFactor / std::sqrt(static_cast<float>(dim));
   if (dim == 128) return attend_many<128>(l, a, scale);
   return a.q.count <= kFewTokens ? attend_few<512>(l, a, scale) : attend_many<512>(l, a, scale);
 }

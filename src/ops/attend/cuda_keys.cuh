@@ -1,5 +1,6 @@
 // Keys of a query as tensor cores read them: 64 packed rows at a time, widened to bf16 in shared
-// memory. Both formats' values are bf16 values, so this rounds nothing.
+// memory, times kKeyFactor. Both formats' values are bf16 values, so this rounds nothing (but of
+// window rows smaller than q8_scale() makes them).
 //
 // A tile is 64 rows (keys, or heads of the query) in parts of 64 channels: [part][row][64 bf16],
 // swizzled as swizzled_tile() wants. Channels are permuted inside each group of 32, the same for
@@ -19,6 +20,8 @@ constexpr int kGroup = 32;                     // channels that a thread widens 
 constexpr int kPart = 64;                      // channels of a swizzled row of 128 bytes
 constexpr int kPartBytes = kTile * kPart * 2;  // of a tile
 constexpr int kWarpgroup = 128;
+constexpr int kThreads = 4 * kWarpgroup;  // of a block
+constexpr float kKeyFactor = 0x1p-9f;     // then an entry's scale and a bias of 2^126 are one bf16
 
 // Where piece `piece` (16 bytes: four pairs of positions 8 piece ..) of group `group` lies in a
 // tile.
@@ -147,13 +150,12 @@ struct PackedGroup<RowKind::kQ4Entry> {
     codes = load_codes < kDim % 256 == 0 ? 16 : 8 > (row + group * 16);
     scales = __ldg(reinterpret_cast<const uint16_t*>(row + kDim / 2) + group);
   }
-  // Codes of E2M1 in a bf16's place are the values times 2^-126 (subnormal ones too); the scale is
-  // a second product because it may be too large to be one factor with 2^126.
+  // Codes of E2M1 in a bf16's place are the values times 2^-126 (subnormal ones too).
   __device__ void widen(uint8_t* tile, int row, int group) const {
-    constexpr uint32_t kBias = 0x7E807E80u;  // 2^126
+    constexpr float kBias = 0x1p126f * kKeyFactor;
     const uint32_t word[4] = {codes.x, codes.y, codes.z, codes.w};
-    const uint32_t scale[2] = {both_halves(e4m3_to_float(scales & 0xFFu)),
-                               both_halves(e4m3_to_float(scales >> 8))};
+    const uint32_t scale[2] = {both_halves(mul(e4m3_to_float(scales & 0xFFu), kBias)),
+                               both_halves(mul(e4m3_to_float(scales >> 8), kBias))};
     uint32_t out[4][4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -166,7 +168,7 @@ struct PackedGroup<RowKind::kQ4Entry> {
       };
 #pragma unroll
       for (int b = 0; b < 4; ++b) {
-        out[b][c] = mul_bf16x2(mul_bf16x2(pair[b], kBias), scale[c / 2]);
+        out[b][c] = mul_bf16x2(pair[b], scale[c / 2]);
       }
     }
 #pragma unroll
@@ -190,15 +192,17 @@ struct PackedGroup<RowKind::kQ8> {
     high = load_codes<kAlign>(row + group * 32 + 16);
     scale = __ldg(reinterpret_cast<const uint8_t*>(row + kDim) + group);
   }
-  // As above: E4M3 in a bf16's place is the value times 2^-120. A code of NaN would be a number
-  // there, so it makes the group's scale NaN: as in a row with a NaN, no sum over it is a number.
+  // E4M3 in a bf16's place is the value times 2^-120; the scale is a second product because it may
+  // be too large to be one factor with 2^120. A code of NaN would be a number there, so it makes
+  // the group's scale NaN: as in a row with a NaN, no sum over it is a number.
   __device__ void widen(uint8_t* tile, int row, int group) const {
     constexpr uint32_t kBias = 0x7B807B80u;  // 2^120
     const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     uint32_t nan = 0;
 #pragma unroll
     for (const uint32_t w : word) nan |= ((w & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u;
-    const uint32_t factor = nan != 0 ? 0x7FC07FC0u : both_halves(e8m0_to_float(scale));
+    const uint32_t factor =
+        nan != 0 ? 0x7FC07FC0u : both_halves(mul(e8m0_to_float(scale), kKeyFactor));
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
       uint32_t out[4];
@@ -237,29 +241,32 @@ __device__ inline RowAddresses find_rows(const AttendArgs& a, const KeyTiles& ti
 
 // kWarps warps widen kWidth channels of a tile of rows of kDim channels, from group first_group on;
 // rows that are not there become 0. Between the first loads and their use other_work() is called,
-// before the first write ready(). Lanes 8 i + r hold row r of eight: the low bits of their rows
-// differ, so they write to all banks.
+// before the first write ready(). Lanes 8 i .. 8 i + 7 hold eight rows in turn: the low bits of
+// their rows differ, so they write to all banks.
 template <RowKind kKind, int kDim, int kWidth, int kWarps, typename Work, typename Ready>
 __device__ void widen_rows(const RowAddresses& rows, int first_group, uint8_t* tile,
                            const Work& other_work, const Ready& ready) {
-  constexpr int kWarpsAcross = kWidth / kGroup / 4;          // warps that share the groups of a row
-  constexpr int kRowsApart = 8 * (kWarps / kWarpsAcross);    // of the groups of a thread
-  constexpr int kUnits = kTile / kRowsApart;                 // groups of a thread
-  constexpr int kMostLoads = kKind == RowKind::kQ8 ? 2 : 4;  // in flight: registers are few
+  constexpr int kGroups = kWidth / kGroup;
+  constexpr int kOfWarp = kGroups < 4 ? kGroups : 4;  // groups of a row in a warp
+  constexpr int kRowsOfWarp = 32 / kOfWarp;
+  constexpr int kWarpsAcross = kGroups / kOfWarp;
+  constexpr int kRowsApart = kRowsOfWarp * (kWarps / kWarpsAcross);  // of the groups of a thread
+  constexpr int kUnits = kTile / kRowsApart;                         // groups of a thread
+  constexpr int kMostLoads = kKind == RowKind::kQ8 ? 4 : 8;          // in flight
   constexpr int kLoads = kUnits < kMostLoads ? kUnits : kMostLoads;
-  static_assert(kWarps % kWarpsAcross == 0 && kRowsApart <= 32);
+  static_assert(kWarps % kWarpsAcross == 0 && kUnits * kRowsApart == kTile && kRowsOfWarp <= 16);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32 % kWarps);
-  const int group = warp % kWarpsAcross * 4 + lane / 8;
-  const int first_row = warp / kWarpsAcross * 8 + lane % 8;
+  const int group = warp % kWarpsAcross * kOfWarp + lane / kRowsOfWarp;
+  const int first_row = warp / kWarpsAcross * kRowsOfWarp + lane % kRowsOfWarp;
 #pragma unroll
   for (int first = 0; first < kUnits; first += kLoads) {
     PackedGroup<kKind> packed[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const int apart = (first + i) * kRowsApart;
+      const int row = first_row + (first + i) * kRowsApart;  // less than 32 in all lanes or in none
       const unsigned long long at =
-          __shfl_sync(~0u, rows.row[apart / 32], (first_row + apart) % 32);
+          __shfl_sync(~0u, row < 32 ? rows.row[0] : rows.row[1], row % 32);
       if (at != 0) {
         packed[i].template load<kDim>(reinterpret_cast<const std::byte*>(at), first_group + group);
       }
@@ -275,71 +282,31 @@ __device__ void widen_rows(const RowAddresses& rows, int first_group, uint8_t* t
   }
 }
 
-// ---- tiles from those who widen to those who multiply
+// kWarps warps widen kWidth channels of a tile, from group first_group on; see widen_rows().
+template <int kDim, int kWidth, int kWarps, typename Work, typename Ready>
+__device__ void widen_tile(const RowAddresses& rows, bool window, int first_group, uint8_t* to,
+                           const Work& other_work, const Ready& ready) {
+  if (window) {
+    widen_rows<RowKind::kQ8, kDim, kWidth, kWarps>(rows, first_group, to, other_work, ready);
+  } else {
+    widen_rows<RowKind::kQ4Entry, kDim, kWidth, kWarps>(rows, first_group, to, other_work, ready);
+  }
+}
+
+// 0, as far as the compiler does not know: added to what a loop's addresses begin with, it keeps
+// them from being computed before the loop, where there are no registers for them.
+__device__ inline int unknown_zero() {
+  int zero = 0;
+  asm volatile("" : "+r"(zero));
+  return zero;
+}
+
 // Barriers of a block, beside that of __syncthreads (0).
 __device__ inline void wait_at(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 __device__ inline void arrive_at(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// Buffers that tile 0, 1, ... go through in turn; of each tile kThreads widen it or multiply it.
-// Barriers 1 .. 2 * kBuffers.
-template <int kBuffers, int kBytes, int kThreads>
-struct TileRing {
-  uint8_t* memory;
-
-  __device__ uint8_t* buffer(int number) const { return memory + number % kBuffers * kBytes; }
-  // Who widens: before the first write, after the last, and at the end for all own tiles of the
-  // last kBuffers.
-  __device__ void wait_empty(int number) const {
-    if (number >= kBuffers) wait_released(number);
-  }
-  __device__ void filled(int number) const {
-    fence_shared_for_wgmma();
-    arrive_at(1 + number % kBuffers, kThreads);
-  }
-  __device__ void wait_released(int number) const {
-    wait_at(1 + kBuffers + number % kBuffers, kThreads);
-  }
-  // Who multiplies.
-  __device__ void wait_filled(int number) const { wait_at(1 + number % kBuffers, kThreads); }
-  __device__ void release(int number) const {
-    arrive_at(1 + kBuffers + number % kBuffers, kThreads);
-  }
-};
-
-// Which tiles of a query, and which numbers they have in a ring.
-struct Walk {
-  int tile;
-  int tile_step;
-  int number;
-  int number_step;
-};
-
-// kWarps warps widen kWidth channels, from group first_group on, of some tiles of query t.
-template <int kDim, int kWidth, int kWarps, typename Ring>
-__device__ void widen_tiles(const AttendArgs& a, int64_t t, const KeyTiles& tiles, Walk walk,
-                            int first_group, const Ring& ring) {
-  const int count = tiles.count();
-  if (walk.tile >= count) return;
-  const KeyRows rows(a, t);
-  RowAddresses at = find_rows(a, tiles, rows, walk.tile);
-#pragma unroll 1
-  for (; walk.tile < count; walk.tile += walk.tile_step, walk.number += walk.number_step) {
-    RowAddresses next;
-    const auto find_next = [&] { next = find_rows(a, tiles, rows, walk.tile + walk.tile_step); };
-    const auto ready = [&] { ring.wait_empty(walk.number); };
-    uint8_t* to = ring.buffer(walk.number);
-    if (walk.tile < tiles.of_window()) {
-      widen_rows<RowKind::kQ8, kDim, kWidth, kWarps>(at, first_group, to, find_next, ready);
-    } else {
-      widen_rows<RowKind::kQ4Entry, kDim, kWidth, kWarps>(at, first_group, to, find_next, ready);
-    }
-    ring.filled(walk.number);
-    at = next;
-  }
 }
 
 }  // namespace tidemill::cuda

@@ -69,82 +69,82 @@ __device__ void load_query(const AttendArgs& a, int64_t t, int warp, uint8_t* ti
   }
 }
 
-// Online softmax of the two rows (heads) that a thread has scores of.
-struct Softmax {
-  float largest[2] = {-1e30f, -1e30f};  // of the scores before they are scaled
+// The query's products with a tile of keys; s is as wgmma leaves it. A warpgroup calls.
+template <int kDim>
+__device__ void multiply_query(const uint8_t* q, const uint8_t* keys, float (&s)[32]) {
+#pragma unroll
+  for (float& sum : s) sum = 0;
+  const uint64_t a = swizzled_tile(q);
+  const uint64_t b = swizzled_tile(keys);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    const int offset = k / (kPart / 16) * (kPartBytes / 16) + k % (kPart / 16) * 2;
+    wgmma(s, a + offset, b + offset);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+}
+
+// Products with keys behind the last become less than all others.
+__device__ inline void hide_absent(float (&s)[32], int keys) {
+  if (keys == kTile) return;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int column = i / 4 * 8 + static_cast<int>(threadIdx.x % 4) * 2 + i % 2;
+    if (column >= keys) s[i] = -INFINITY;
+  }
+}
+
+// The largest product of the first or second row (head) that a thread has some of.
+__device__ inline float largest_of(const float (&s)[32], int r) {
+  float largest = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    largest = fmaxf(largest, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+  }
+  largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+  return fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+}
+
+// Online softmax of these two rows.
+struct alignas(16) Softmax {
+  float largest[2] = {-1e30f, -1e30f};  // of the products
   float sum[2] = {0, 0};                // of this thread's columns
 };
 
-// Scores of a tile to probabilities in bf16, as the A operand of the value product. `rescale` is
-// the factor of all sums so far. `scale` includes the change to powers of two.
-__device__ inline void soften(float (&s)[32], int keys, float scale, Softmax& softmax,
-                              uint32_t (&p)[16], float (&rescale)[2]) {
-  if (keys < kTile) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int column = i / 4 * 8 + static_cast<int>(threadIdx.x % 4) * 2 + i % 2;
-      if (column >= keys) s[i] = -INFINITY;
-    }
-  }
+// From those that softened a tile to those that add its values.
+struct alignas(1024) Softened {
+  uint8_t p[kTile * kTile * 2];  // [head][key] bf16, swizzled
+  float2 rescale[kWarpgroup];    // factors of a thread's sums so far
+  Softmax softmax[kWarpgroup];
+};
+
+// `scale` is that of scores, also to powers of two, and undoes kKeyFactor. Afterwards the writes to
+// shared memory need a fence for wgmma.
+__device__ inline void soften(const float (&s)[32], float scale, Softmax& softmax, Softened& to) {
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
+  float rescale[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float largest = softmax.largest[r];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      largest = fmaxf(largest, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-    }
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+    const float largest = fmaxf(softmax.largest[r], largest_of(s, r));
     rescale[r] = exp2_fast(mul(__fsub_rn(softmax.largest[r], largest), scale));
     softmax.largest[r] = largest;
     const float shift = -mul(largest, scale);
     float sum = 0;
+    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+    uint8_t* p = to.p + row * 128 + thread % 4 * 4;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float p0 = exp2_fast(__fmaf_rn(s[4 * j + 2 * r], scale, shift));
       const float p1 = exp2_fast(__fmaf_rn(s[4 * j + 2 * r + 1], scale, shift));
       sum = add(sum, add(p0, p1));
-      p[2 * j + r] = bf16_pair(p0, p1);
+      *reinterpret_cast<uint32_t*>(p + (j ^ (row % 8)) * 16) = bf16_pair(p0, p1);
     }
     softmax.sum[r] = __fmaf_rn(softmax.sum[r], rescale[r], sum);
   }
-}
-
-// How the threads of a warpgroup have the scores of a tile; also the order in memory.
-using ScoreTile = float4[kTile * kTile / kWarpgroup / 4][kWarpgroup];
-
-// Scores of a tile, by two warpgroups: each sums over its half of the channels, and both get the
-// same sums of both; they meet at `barrier`. s is as wgmma leaves it.
-template <int kDim>
-__device__ void multiply_queries(const uint8_t* q, const uint8_t* keys, int half,
-                                 ScoreTile (&exchange)[2], int barrier, float (&s)[32]) {
-#pragma unroll
-  for (int i = 0; i < 32; ++i) s[i] = 0;
-  wgmma_fence();
-#pragma unroll
-  for (int part = 0; part < kDim / kPart / 2; ++part) {
-    const int offset = (half * (kDim / kPart / 2) + part) * kPartBytes;
-    const uint64_t a = swizzled_tile(q + offset);
-    const uint64_t b = swizzled_tile(keys + offset);
-#pragma unroll
-    for (int i = 0; i < kPart / 16; ++i) wgmma(s, a + 2 * i, b + 2 * i);
-  }
-  wgmma_commit();
-  wgmma_wait<0>();
-  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    exchange[half][i][thread] = {s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]};
-  }
-  wait_at(barrier, 2 * kWarpgroup);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 other = exchange[1 - half][i][thread];
-    s[4 * i] = add(s[4 * i], other.x);
-    s[4 * i + 1] = add(s[4 * i + 1], other.y);
-    s[4 * i + 2] = add(s[4 * i + 2], other.z);
-    s[4 * i + 3] = add(s[4 * i + 3], other.w);
-  }
+  to.rescale[thread] = {rescale[0], rescale[1]};
+  to.softmax[thread] = softmax;
 }
 
 // As swizzled_tile, of rows that are the product's K: its columns go on in the next parts.
@@ -169,13 +169,15 @@ struct ValueSums {
   }
 };
 
-// sums = sums * rescale + p * (the tile's channels from `values` on).
+// sums = sums * rescale + p * (a tile's channels from `values` on).
 template <int kColumns>
-__device__ void add_values(ValueSums<kColumns>& sums, const uint32_t (&p)[16],
-                           const float (&rescale)[2], const uint8_t* values) {
+__device__ void add_values(ValueSums<kColumns>& sums, const Softened& softened,
+                           const uint8_t* values) {
   constexpr int kBlocks = ValueSums<kColumns>::kBlocks;
   constexpr int kRegisters = ValueSums<kColumns>::kRegisters;
   auto& out = sums.block;
+  const float2 of_rows = softened.rescale[threadIdx.x % kWarpgroup];
+  const float rescale[2] = {of_rows.x, of_rows.y};
   if (__any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
@@ -183,14 +185,14 @@ __device__ void add_values(ValueSums<kColumns>& sums, const uint32_t (&p)[16],
       for (int i = 0; i < kRegisters; ++i) out[n][i] = mul(out[n][i], rescale[i / 2 % 2]);
     }
   }
+  const uint64_t p = swizzled_tile(softened.p);
   wgmma_fence();
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
     const uint64_t v = transposed_tile(values + n * (kRegisters / 32) * kPartBytes);
 #pragma unroll
     for (int i = 0; i < kTile / 16; ++i) {
-      const uint32_t a[4] = {p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]};
-      wgmma<1>(out[n], a, v + i * (16 * 128 / 16));
+      wgmma<1>(out[n], p + 2 * i, v + i * (16 * 128 / 16));
     }
   }
   wgmma_commit();
@@ -213,7 +215,7 @@ __device__ void write_values(const AttendArgs& a, int64_t t, int64_t dim, int ch
     if (head >= a.heads) continue;
     const float sink =
         exp2_fast(__fmaf_rn(softmax.largest[r], -scale, mul(a.sink.data[head], kLog2E)));
-    const float factor = any ? inverse(add(sum, sink)) : 0.0f;
+    const float factor = any ? mul(inverse(add(sum, sink)), 1.0f / kKeyFactor) : 0.0f;
     float* to = a.out.f32(t) + head * dim + channel + lane % 4 * 8;
 #pragma unroll
     for (int group = 0; group < kColumns / kGroup; ++group) {
