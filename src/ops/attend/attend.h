@@ -9,8 +9,9 @@
 
 namespace tidemill {
 
-// Keys of query row t, in this order: window positions window_begin[t] .. window_end[t] - 1, then
-// selected[t][0..] up to the first -1. Positions from step_start[s] on are rows of this step
+// Keys of query row t, in this order: window positions window_begin[t] .. window_end[t] - 1, at
+// most ring_rows of them, then selected[t][0..] up to the first -1. Positions from step_start[s] on
+// are rows of this step
 // (`fresh`), earlier ones lie in the ring of the sequence. Walked in chunks of 64 with an online
 // softmax; probabilities are rounded to bf16 for the value product, the denominator is not.
 struct AttendArgs {

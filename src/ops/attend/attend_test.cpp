@@ -4,108 +4,13 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <cmath>
-
-#include "ops/reference.h"
+#include "ops/attend/test_attend_step.h"
 #include "ops/test_every_backend.h"
 
 namespace tidemill {
 namespace {
 
-struct Shape {
-  int64_t heads, dim, window, topk;
-};
-
-// A step of several sequences: rings, fresh rows, pages and selections that own their memory.
-struct Step {
-  AttendArgs args;
-  OwnedRows q;
-  OwnedRows out;
-  std::vector<float> sink;
-  std::vector<int32_t> sequence, table, selected;
-  std::vector<int64_t> window_begin, window_end, step_start, step_row, ring_offset, table_begin;
-  std::vector<std::byte> fresh, ring, pages;
-
-  Step(TestInputs& in, const Shape& shape, const std::vector<int64_t>& start,
-       const std::vector<int64_t>& rows)
-      : q(0, 0), out(0, 0) {
-    int64_t tokens = 0;
-    for (const int64_t n : rows) tokens += n;
-    q = in.activations(tokens, shape.heads * shape.dim, 0.3f);
-    out = OwnedRows(tokens, shape.heads * shape.dim);
-    sink = in.normals(shape.heads, 1);
-    const RowFormat window{RowKind::kQ8, shape.dim};
-    const RowFormat entry{RowKind::kQ4Entry, shape.dim};
-    const int64_t sequences = static_cast<int64_t>(start.size());
-    fresh = packed(in, window, tokens);
-    ring = packed(in, window, sequences * shape.window + 1);  // one row before the layer's rings
-
-    constexpr int64_t kEntries = 300;
-    constexpr int64_t kPerBlock = 16;
-    const int64_t blocks = (kEntries + kPerBlock - 1) / kPerBlock;
-    const int64_t block_bytes = kPerBlock * entry.bytes() + 64;
-    pages.resize(static_cast<size_t>(sequences * blocks * block_bytes));
-    for (int64_t b = 0; b < sequences * blocks; ++b) {
-      const std::vector<std::byte> rows_of_block = packed(in, entry, kPerBlock);
-      std::memcpy(pages.data() + b * block_bytes + 32, rows_of_block.data(), rows_of_block.size());
-      table.push_back(static_cast<int32_t>((b * 7) % (sequences * blocks)));
-    }
-    int64_t row = 0;
-    for (int64_t s = 0; s < sequences; ++s) {
-      step_start.push_back(start[static_cast<size_t>(s)]);
-      step_row.push_back(row);
-      ring_offset.push_back(s * shape.window * window.bytes());
-      table_begin.push_back(s * blocks);
-      for (int64_t i = 0; i < rows[static_cast<size_t>(s)]; ++i, ++row) {
-        const int64_t position = start[static_cast<size_t>(s)] + i;
-        sequence.push_back(static_cast<int32_t>(s));
-        window_end.push_back(position + 1);
-        window_begin.push_back(std::max<int64_t>(0, position + 1 - shape.window));
-        const int64_t chosen = std::min<int64_t>(shape.topk, in.below(shape.topk + 1) + i);
-        for (int64_t k = 0; k < shape.topk; ++k) {
-          selected.push_back(k < chosen ? static_cast<int32_t>(k * kEntries / shape.topk) : -1);
-        }
-      }
-    }
-    args.q = q.view();
-    args.out = out.view();
-    args.heads = shape.heads;
-    args.sink = {sink.data(), shape.heads};
-    args.sequence = sequence.data();
-    args.window_begin = window_begin.data();
-    args.window_end = window_end.data();
-    args.window_format = window;
-    args.fresh = fresh.data();
-    args.step_start = step_start.data();
-    args.step_row = step_row.data();
-    args.ring_base = ring.data();
-    args.ring_add = window.bytes();
-    args.ring_offset = ring_offset.data();
-    args.ring_rows = shape.window;
-    if (shape.topk == 0) return;
-    args.entries = {pages.data(), block_bytes,       32, kPerBlock, entry,
-                    table.data(), table_begin.data()};
-    args.selected = selected.data();
-    args.topk = shape.topk;
-  }
-
-  static std::vector<std::byte> packed(TestInputs& in, const RowFormat& format, int64_t rows) {
-    OwnedRows values = in.activations(rows, format.width);
-    std::vector<std::byte> result(static_cast<size_t>(rows * format.bytes()));
-    for (int64_t t = 0; t < rows; ++t) {
-      reference::pack_row(format, values.view().f32(t), result.data() + t * format.bytes());
-    }
-    return result;
-  }
-
-  std::vector<float> run(Backend& backend) {
-    std::fill(out.data.begin(), out.data.end(), -7.0f);
-    backend.attend(args);
-    return out.data;
-  }
-};
-
-void expect_all_equal(Step& step) {
+void expect_all_equal(AttendStep& step) {
   const std::vector<float> expected = step.run(reference_backend());
   for_each_backend([&](Backend& backend, const std::string& label) {
     EXPECT_TRUE(same_bits(step.run(backend), expected))
@@ -116,9 +21,9 @@ void expect_all_equal(Step& step) {
 // One head, dim 2, keys (1,0) (0,1) (1,1), sink 0.5; spec 12.6. Keys of float32: every row kind
 // that rounds is 32 wide.
 TEST(Attend, WorkedExample) {
-  Step step = [] {
+  AttendStep step = [] {
     TestInputs in(1);
-    return Step(in, {1, 32, 4, 0}, {0}, {1});
+    return AttendStep(in, {1, 32, 4, 0}, {0}, {1});
   }();
   const float keys[3][2] = {{1, 0}, {0, 1}, {1, 1}};
   float q[2] = {1, 2};
@@ -141,7 +46,7 @@ TEST(Attend, WorkedExample) {
 
 TEST(Attend, AQueryWithoutKeysGivesZero) {
   TestInputs in(2);
-  Step step(in, {4, 64, 8, 0}, {5}, {1});
+  AttendStep step(in, {4, 64, 8, 0}, {5}, {1});
   step.window_begin[0] = step.window_end[0];
   const std::vector<float> out = step.run(reference_backend());
   for (int64_t d = 0; d < 4 * 64; ++d) EXPECT_EQ(out[static_cast<size_t>(d)], 0.0f);
@@ -150,14 +55,15 @@ TEST(Attend, AQueryWithoutKeysGivesZero) {
 
 TEST(AttendBackends, Agree) {
   TestInputs in(3);
-  const Shape shapes[] = {{8, 128, 128, 64}, {8, 128, 128, 0}, {4, 64, 32, 12},  {3, 32, 7, 5},
-                          {1, 96, 65, 64},   {5, 64, 64, 1},   {64, 512, 20, 70}};
-  for (const Shape& shape : shapes) {
+  const AttendShape shapes[] = {{8, 128, 128, 64}, {8, 128, 128, 0}, {4, 64, 32, 12},
+                                {3, 32, 7, 5},     {1, 96, 65, 64},  {5, 64, 64, 1},
+                                {64, 512, 20, 70}};
+  for (const AttendShape& shape : shapes) {
     for (const std::vector<int64_t>& rows :
          std::vector<std::vector<int64_t>>{{1}, {2}, {5, 1, 3}}) {
       std::vector<int64_t> start;
       for (size_t s = 0; s < rows.size(); ++s) start.push_back(in.below(3) * 100 + in.below(3));
-      Step step(in, shape, start, rows);
+      AttendStep step(in, shape, start, rows);
       expect_all_equal(step);
     }
   }
@@ -165,7 +71,7 @@ TEST(AttendBackends, Agree) {
 
 TEST(AttendBackends, AgreeOnRowsThatNobodyPacked) {  // any bytes, NaN codes and scales among them
   TestInputs in(4);
-  Step step(in, {8, 64, 40, 24}, {70}, {3});
+  AttendStep step(in, {8, 64, 40, 24}, {70}, {3});
   for (auto* memory : {&step.fresh, &step.ring, &step.pages}) {
     for (std::byte& byte : *memory) {
       if (in.below(50) == 0) byte = static_cast<std::byte>(in.below(256));
@@ -176,7 +82,7 @@ TEST(AttendBackends, AgreeOnRowsThatNobodyPacked) {  // any bytes, NaN codes and
 
 TEST(AttendBackends, ARowDoesNotDependOnItsBatch) {
   TestInputs in(5);
-  Step step(in, {8, 128, 128, 64}, {200}, {7});
+  AttendStep step(in, {8, 128, 128, 64}, {200}, {7});
   for_each_backend([&](Backend& backend, const std::string& label) {
     const std::vector<float> batch = step.run(backend);
     const AttendArgs all = step.args;
@@ -200,7 +106,7 @@ TEST(AttendBackends, ARowDoesNotDependOnItsBatch) {
 // The same content on the first pages and on pages whose bytes lie past 2^31 and 2^32.
 TEST(AttendBackends, PageAddressesHave64Bits) {
   TestInputs in(6);
-  Step step(in, {8, 128, 16, 64}, {100}, {2});
+  AttendStep step(in, {8, 128, 16, 64}, {100}, {2});
   const std::vector<float> expected = step.run(reference_backend());
   constexpr int64_t kStride = 1039680;  // a block of the released model
   const size_t size = size_t{9} << 30;
