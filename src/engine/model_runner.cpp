@@ -6,41 +6,12 @@
 #include <limits>
 
 #include "base/log.h"
+#include "engine/named_backends.h"
 #include "state/memory_plan.h"
 #include "state/window_snapshots.h"
 
 namespace tidemill {
 namespace {
-
-Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, ThreadTeam& team) {
-  if (options.backend == "reference") return make_reference_backend(team, options.rounding);
-  if (options.backend == "reference-tiles") {
-    return make_reference_backend(team, options.rounding, ProductOrder::kTiles);
-  }
-  const Rounding& r = options.rounding;
-  if (!(r.bf16 && r.activations && r.cache)) {
-    return fail(ErrorCode::kConflictingOptions,
-                "backend '{}' keeps every rounding of the released model; other roundings need "
-                "--backend reference",
-                options.backend);
-  }
-  if (options.backend == "cpu") return make_cpu_backend(team);
-  if (options.backend == "cpu-avx2") return make_cpu_backend(team, CpuIsa::kAvx2);
-  if (options.backend == "cpu-avx512") return make_cpu_backend(team, CpuIsa::kAvx512);
-  if (options.backend == "cpu-avx512bf16") return make_cpu_backend(team, CpuIsa::kAvx512Bf16);
-  if (options.backend == "cpu-amx") return make_cpu_backend(team, CpuIsa::kAmx);
-  if (options.backend == "cuda") {
-    if (options.memory_bytes > 0) {
-      return fail(ErrorCode::kConflictingOptions,
-                  "--memory is for weights that stay on the disk of a cpu backend; cuda holds all");
-    }
-    return make_cuda_backend();
-  }
-  return fail(ErrorCode::kInvalidArgument,
-              "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, "
-              "reference, reference-tiles",
-              options.backend);
-}
 
 Status check(const RunnerOptions& options) {
   const auto in_range = [](int64_t value, int64_t low, int64_t high,
@@ -69,12 +40,21 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   runner->options_ = options;
   const int threads = options.threads > 0 ? options.threads : ThreadTeam::available_threads();
   runner->team_ = std::make_unique<ThreadTeam>(threads);
-  TRY(runner->backend_, make_backend(options, *runner->team_));
-  TRY(runner->model_, Model::load(directory, {.progress = std::move(progress),
-                                              .memory_bytes = options.memory_bytes,
-                                              .alias_bytes = options.alias_bytes,
-                                              .huge_pages = options.huge_pages,
-                                              .nodes = runner->team_->nodes()}));
+  TRY(runner->backend_, make_named_backend(options.backend, options.rounding, *runner->team_));
+  const bool device = !runner->backend_->host_memory();
+  if (device && options.memory_bytes > 0) {
+    return fail(ErrorCode::kConflictingOptions,
+                "--memory is for weights that stay on the disk of a cpu backend; {} holds all",
+                options.backend);
+  }
+  // What is copied to a device needs no second copy on the host.
+  const bool mapped = device && options.huge_pages == HugePages::kAuto;
+  TRY(runner->model_,
+      Model::load(directory, {.progress = std::move(progress),
+                              .memory_bytes = options.memory_bytes,
+                              .alias_bytes = options.alias_bytes,
+                              .huge_pages = mapped ? HugePages::kOff : options.huge_pages,
+                              .nodes = runner->team_->nodes()}));
   log_info("weights: {}; {}", how_held(runner->model_->checkpoint()),
            runner->team_->nodes().describe());
   const int64_t memory = options.memory_bytes;
@@ -104,7 +84,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   }
   if (context == 0) context = config.max_position_embeddings;
 
-  if (!runner->backend_->host_memory()) {
+  if (device) {
     TRY(auto placed, PlacedWeights::create(runner->model_->weights(), *runner->backend_));
     runner->weights_ = std::make_unique<PlacedWeights>(std::move(placed));
     log_info("weights on the device: {} bytes", runner->weights_->bytes());
