@@ -19,6 +19,10 @@ struct Options {
   // For measurements: the directory has no weights, only config.json and a tokenizer, and so many
   // bytes of random ones stand for them, each layer with its own traffic. 0: off.
   int64_t alias_bytes = 0;
+  // For measurements: so many tokens of every prompt (whole blocks of 128; the last token excepted)
+  // count as computed, and random rows lie in their place. They are `cached` in Usage. Not with
+  // prefix_cache or replay_keep. 0: off.
+  int64_t fill_context = 0;
 
   // ---- memory
   // For weights; 0: all of them, as far as the machine has it. With less than they take, routed

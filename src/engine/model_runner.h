@@ -26,6 +26,8 @@ struct RunnerOptions {
   int64_t memory_bytes = 0;     // LoadOptions::memory_bytes
   HugePages huge_pages = HugePages::kAuto;
   int64_t context = 0;  // tokens that fit per sequence; 0: the model's own limit
+  // Not 0: state begins as random rows, different ones for so many tokens (random_state.h).
+  int64_t fill_context = 0;
   int64_t sequences = 1;
   // Bytes for blocks, slots and window snapshots, split by MemoryPlan; kAutoState: what a whole
   // context for each sequence takes, half of the machine's memory at most; 0: by pool_blocks.
@@ -69,6 +71,7 @@ class ModelRunner {
  private:
   ModelRunner() = default;
   Status make_pool();
+  int64_t device_workspace(const StateLayout& layout) const;
   RunnerOptions options_;
   int64_t snapshot_bytes_ = 0;
   std::string memory_table_;

@@ -43,6 +43,7 @@ const Key kKeys[] = {
     {"backend", &Options::backend, backend_list()},
     {"threads", &Options::threads, "; 0: as many as there are CPUs", 0, ThreadTeam::kMaxThreads},
     {"alias_bytes", &Options::alias_bytes, " of random weights; 0: the model's own"},
+    {"fill_context", &Options::fill_context, " tokens of random state; 0: none", 0, kMaxContext},
     {"memory_bytes", &Options::memory_bytes, " for weights; 0: all of them"},
     {"huge_pages", &Options::huge_pages, "auto, on or off"},
     {"context", &Options::context, " tokens; 0: the model's limit", 0, kMaxContext},
