@@ -11,13 +11,18 @@ namespace tidemill {
 
 struct Options {
   std::filesystem::path model;  // a checkpoint directory as released
-  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | reference | reference-tiles
+  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | cuda | cuda-plain | reference |
+  // reference-tiles
   std::string backend = "cpu";
   int threads = 0;  // 0: what affinity and cgroup quota allow
 
   // For measurements: the directory has no weights, only config.json and a tokenizer, and so many
   // bytes of random ones stand for them, each layer with its own traffic. 0: off.
   int64_t alias_bytes = 0;
+  // For measurements: so many tokens of every prompt (whole blocks of 128; the last token excepted)
+  // count as computed, and random rows lie in their place. They are `cached` in Usage. Not with
+  // prefix_cache or replay_keep. 0: off.
+  int64_t fill_context = 0;
 
   // ---- memory
   // For weights; 0: all of them, as far as the machine has it. With less than they take, routed

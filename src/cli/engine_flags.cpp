@@ -5,6 +5,7 @@
 #include "base/thread_team.h"
 #include "cli/model_directory.h"
 #include "cli/progress.h"
+#include "engine/named_backends.h"
 #include "model/config.h"
 
 namespace tidemill::cli {
@@ -13,10 +14,10 @@ CLI::Option* add_backend(CLI::App& command, std::string& backend) {
   return command
       .add_option(
           "--backend", backend,
-          "cpu (the best of cpu-amx, cpu-avx512bf16, cpu-avx512 and cpu-avx2), or reference: slow, "
-          "defines the numbers (reference-tiles: those of cpu-amx)")
-      ->check(CLI::IsMember({"cpu", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx",
-                             "reference", "reference-tiles"}))
+          "cpu (the best of cpu-amx, cpu-avx512bf16, cpu-avx512 and cpu-avx2), cuda (a Hopper GPU; "
+          "cuda-plain: its slow kernels), or reference: slow, defines the numbers "
+          "(reference-tiles: those of cpu-amx)")
+      ->check(CLI::IsMember(backend_names()))
       ->capture_default_str();
 }
 

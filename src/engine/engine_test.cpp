@@ -38,6 +38,33 @@ TEST(Engine, NeighboursDraftsAndTheCacheCannotBeSeen) {
   }
 }
 
+// For measurements: a long context without the time to compute it.
+TEST(Engine, AFilledContextIsNotComputed) {
+  Options options = Plant::options(4, 2048);
+  options.fill_context = 1100;  // 8 blocks
+  const auto refused = Engine::open(options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflictingOptions);
+  options.prefix_cache = false;
+  options.drafts = "fixed:2";
+  Plant plant(options);
+  std::vector<std::pair<RequestId, int64_t>> sent;
+  for (const int64_t prompt : {1500, 1025, 1024, 90, 1300, 1024}) {
+    sent.emplace_back(*plant->submit(test_request(prompt, 3, 8)), prompt);
+  }
+  plant.run();
+  int64_t computed = 0;
+  for (const auto& [id, prompt] : sent) {
+    const Collected& answer = plant.answer(id);
+    EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error.message;
+    EXPECT_EQ(answer.tokens.size(), 8u);
+    EXPECT_EQ(answer.usage.cached_tokens, std::min<int64_t>(1024, (prompt - 1) / 128 * 128));
+    computed += prompt - answer.usage.cached_tokens;
+  }
+  EXPECT_EQ(plant->stats().prefill_tokens, computed);
+  plant.expect_idle();
+}
+
 TEST(Engine, ASecondRequestReusesThePrefixOfTheFirst) {
   Plant plant(Plant::options(8, 1800, 0, 256));
   const Request first = test_request(1500, 7, 4);

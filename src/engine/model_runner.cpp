@@ -6,41 +6,16 @@
 #include <limits>
 
 #include "base/log.h"
+#include "engine/named_backends.h"
 #include "state/memory_plan.h"
+#include "state/random_state.h"
 #include "state/window_snapshots.h"
 
 namespace tidemill {
 namespace {
 
-Result<std::unique_ptr<Backend>> make_backend(const RunnerOptions& options, ThreadTeam& team) {
-  if (options.backend == "reference") return make_reference_backend(team, options.rounding);
-  if (options.backend == "reference-tiles") {
-    return make_reference_backend(team, options.rounding, ProductOrder::kTiles);
-  }
-  const Rounding& r = options.rounding;
-  if (!(r.bf16 && r.activations && r.cache)) {
-    return fail(ErrorCode::kConflictingOptions,
-                "backend '{}' keeps every rounding of the released model; other roundings need "
-                "--backend reference",
-                options.backend);
-  }
-  if (options.backend == "cpu") return make_cpu_backend(team);
-  if (options.backend == "cpu-avx2") return make_cpu_backend(team, CpuIsa::kAvx2);
-  if (options.backend == "cpu-avx512") return make_cpu_backend(team, CpuIsa::kAvx512);
-  if (options.backend == "cpu-avx512bf16") return make_cpu_backend(team, CpuIsa::kAvx512Bf16);
-  if (options.backend == "cpu-amx") return make_cpu_backend(team, CpuIsa::kAmx);
-  if (options.backend == "cuda") {
-    if (options.memory_bytes > 0) {
-      return fail(ErrorCode::kConflictingOptions,
-                  "--memory is for weights that stay on the disk of a cpu backend; cuda holds all");
-    }
-    return make_cuda_backend();
-  }
-  return fail(ErrorCode::kInvalidArgument,
-              "backend '{}' is not one of cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, "
-              "reference, reference-tiles",
-              options.backend);
-}
+// Of random weights on the host, where a device holds all of them.
+constexpr int64_t kAliasPeriod = int64_t{512} << 20;
 
 Status check(const RunnerOptions& options) {
   const auto in_range = [](int64_t value, int64_t low, int64_t high,
@@ -56,6 +31,7 @@ Status check(const RunnerOptions& options) {
   CHECK_OK(in_range(options.state_bytes, RunnerOptions::kAutoState,
                     std::numeric_limits<int64_t>::max() / 4, "the memory for state"));
   CHECK_OK(in_range(options.context, 0, int64_t{1} << 30, "the context"));
+  CHECK_OK(in_range(options.fill_context, 0, int64_t{1} << 30, "the filled context"));
   return in_range(options.replay_keep, 0, int64_t{1} << 30, "the replay length");
 }
 
@@ -69,12 +45,23 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   runner->options_ = options;
   const int threads = options.threads > 0 ? options.threads : ThreadTeam::available_threads();
   runner->team_ = std::make_unique<ThreadTeam>(threads);
-  TRY(runner->backend_, make_backend(options, *runner->team_));
-  TRY(runner->model_, Model::load(directory, {.progress = std::move(progress),
-                                              .memory_bytes = options.memory_bytes,
-                                              .alias_bytes = options.alias_bytes,
-                                              .huge_pages = options.huge_pages,
-                                              .nodes = runner->team_->nodes()}));
+  TRY(runner->backend_, make_named_backend(options.backend, options.rounding, *runner->team_));
+  const bool device = !runner->backend_->host_memory();
+  if (device && options.memory_bytes > 0) {
+    return fail(ErrorCode::kConflictingOptions,
+                "--memory is for weights that stay on the disk of a cpu backend; {} holds all",
+                options.backend);
+  }
+  // What is copied to a device needs no second copy on the host, and random weights hardly a first.
+  const bool mapped = device && options.huge_pages == HugePages::kAuto;
+  const int64_t period = device && options.alias_bytes > 0 ? kAliasPeriod : 0;
+  TRY(runner->model_,
+      Model::load(directory, {.progress = std::move(progress),
+                              .memory_bytes = options.memory_bytes,
+                              .alias_bytes = options.alias_bytes,
+                              .alias_period = period,
+                              .huge_pages = mapped ? HugePages::kOff : options.huge_pages,
+                              .nodes = runner->team_->nodes()}));
   log_info("weights: {}; {}", how_held(runner->model_->checkpoint()),
            runner->team_->nodes().describe());
   const int64_t memory = options.memory_bytes;
@@ -104,12 +91,12 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   }
   if (context == 0) context = config.max_position_embeddings;
 
-  if (!runner->backend_->host_memory()) {
-    TRY(auto placed, PlacedWeights::create(runner->model_->weights(), *runner->backend_));
-    runner->weights_ = std::make_unique<PlacedWeights>(std::move(placed));
-    log_info("weights on the device: {} bytes", runner->weights_->bytes());
-  }
   CHECK_OK(runner->make_pool());
+  if (device) {
+    TRY(auto placed, PlacedWeights::create(runner->model_->weights(), *runner->backend_, period));
+    runner->weights_ = std::make_unique<PlacedWeights>(std::move(placed));
+    log_info("on the device:\n{}", runner->memory_table());
+  }
   TRY(auto forward,
       Forward::create(
           *runner->model_, *runner->backend_, *runner->pool_,
@@ -119,6 +106,17 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
            .weights = runner->weights_ != nullptr ? &runner->weights_->weights() : nullptr}));
   runner->forward_ = std::make_unique<Forward>(std::move(forward));
   return runner;
+}
+
+// Besides weights and state: of the largest step and of its logits, those of drafts too.
+int64_t ModelRunner::device_workspace(const StateLayout& layout) const {
+  const Config& config = model_->config();
+  const int64_t block = config.dspark_block_size;
+  const int64_t tokens = std::max(options_.max_step_tokens, block + 1);
+  const int64_t rows =
+      std::min(tokens, options_.sequences * (1 + block)) + options_.sequences * block;
+  return Workspace::size_of(config, layout, tokens) + backend_->scratch_memory(config, tokens) +
+         rows * config.vocab_size * static_cast<int64_t>(sizeof(float));
 }
 
 // Divides the memory for state and allocates it.
@@ -131,23 +129,46 @@ Status ModelRunner::make_pool() {
   const int64_t wanted = 4 * slots * WindowSnapshots(layout, {}).snapshot_bytes(kBlockTokens, true);
   snapshot_bytes_ =
       std::max(wanted, (slots * layout.slot_bytes + blocks * layout.block_bytes) / 16);
+  // Snapshots are kept on the host, which a device's memory has nothing to do with.
+  const bool device = !backend_->host_memory();
+  const int64_t shared_snapshots = device ? 0 : snapshot_bytes_;
+  const int64_t weights =
+      device ? PlacedWeights::size_of(model_->weights()) : model_->checkpoint().file_bytes();
+  const int64_t workspace = device ? device_workspace(layout) : 0;
+  const int64_t free = backend_->free_memory();
+  const int64_t room = device ? free - weights - workspace : free;
   int64_t state = options_.state_bytes;
   if (state == RunnerOptions::kAutoState) {
-    state = std::min(slots * layout.slot_bytes + whole * layout.block_bytes + snapshot_bytes_,
-                     backend_->state_memory());
+    state = std::min(slots * layout.slot_bytes + whole * layout.block_bytes + shared_snapshots,
+                     std::max<int64_t>(room, 0));
+  }
+  if (device) {
+    const int64_t one =
+        layout.slot_bytes + layout.blocks_for(options_.context) * layout.block_bytes;
+    const bool by_blocks = options_.pool_blocks > 0 || state == 0;
+    const int64_t least = by_blocks ? slots * layout.slot_bytes + blocks * layout.block_bytes : one;
+    // Before anything large is allocated: an error in the middle would say less.
+    if (std::max(state, least) > room) {
+      return fail(ErrorCode::kOutOfMemory,
+                  "the device has {} bytes free; weights take {}, steps of {} tokens and logits of "
+                  "{} sequences about {}, state {}: lower the context, the sequences or the step",
+                  free, weights, options_.max_step_tokens, slots, workspace,
+                  std::max(state, least));
+    }
   }
   if (state > 0 && options_.pool_blocks == 0) {
-    const int64_t weights = model_->checkpoint().file_bytes();
     const double share = static_cast<double>(snapshot_bytes_) / static_cast<double>(state);
     TRY(const MemoryPlan plan,
-        MemoryPlan::make(layout, {.budget_bytes = weights + state,
-                                  .context = options_.context,
-                                  .sequences = slots,
-                                  .weights_bytes = weights,
-                                  .snapshot_share = std::clamp(share, 1.0 / 16, 1.0 / 4)}));
+        MemoryPlan::make(layout,
+                         {.budget_bytes = weights + workspace + state,
+                          .context = options_.context,
+                          .sequences = slots,
+                          .weights_bytes = weights,
+                          .workspace_bytes = workspace,
+                          .snapshot_share = device ? 0.0 : std::clamp(share, 1.0 / 16, 1.0 / 4)}));
     slots = plan.slots;
     blocks = plan.blocks;
-    snapshot_bytes_ = plan.snapshot_bytes;
+    if (!device) snapshot_bytes_ = plan.snapshot_bytes;
     memory_table_ = plan.table();
   } else {
     memory_table_ = fmt::format("{} slots of {} bytes, {} blocks of {} bytes\n", slots,
@@ -155,6 +176,7 @@ Status ModelRunner::make_pool() {
   }
   TRY(auto pool, StatePool::create(*backend_, std::move(layout), slots, blocks));
   pool_ = std::make_unique<StatePool>(std::move(pool));
+  if (options_.fill_context > 0) fill_with_random_rows(*pool_, options_.fill_context);
   return {};
 }
 

@@ -19,14 +19,15 @@ namespace tidemill {
 
 struct RunnerOptions {
   static constexpr int64_t kAutoState = -1;
-  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | cuda | reference | reference-tiles
-  std::string backend = "cpu";
-  Rounding rounding;         // other than the released one: reference only
-  int threads = 0;           // 0: what affinity and cgroup quota allow
-  int64_t alias_bytes = 0;   // LoadOptions::alias_bytes
-  int64_t memory_bytes = 0;  // LoadOptions::memory_bytes
+  std::string backend = "cpu";  // of backend_names()
+  Rounding rounding;            // other than the released one: reference only
+  int threads = 0;              // 0: what affinity and cgroup quota allow
+  int64_t alias_bytes = 0;      // LoadOptions::alias_bytes
+  int64_t memory_bytes = 0;     // LoadOptions::memory_bytes
   HugePages huge_pages = HugePages::kAuto;
   int64_t context = 0;  // tokens that fit per sequence; 0: the model's own limit
+  // Not 0: state begins as random rows, different ones for so many tokens (random_state.h).
+  int64_t fill_context = 0;
   int64_t sequences = 1;
   // Bytes for blocks, slots and window snapshots, split by MemoryPlan; kAutoState: what a whole
   // context for each sequence takes, half of the machine's memory at most; 0: by pool_blocks.
@@ -41,8 +42,8 @@ struct RunnerOptions {
 // Not thread safe.
 class ModelRunner {
  public:
-  // Errors: those of Model::load; kInvalidArgument (unknown backend, absurd numbers, roundings that
-  // the backend does not have); kConflictingOptions (replay on a layout without a decoder half).
+  // Errors: those of Model::load; those of make_named_backend; kInvalidArgument (absurd numbers);
+  // kConflictingOptions (replay on a layout without a decoder half).
   static Result<std::unique_ptr<ModelRunner>> load(const std::filesystem::path& directory,
                                                    const RunnerOptions& options,
                                                    std::function<void(double)> progress = {});
@@ -70,6 +71,7 @@ class ModelRunner {
  private:
   ModelRunner() = default;
   Status make_pool();
+  int64_t device_workspace(const StateLayout& layout) const;
   RunnerOptions options_;
   int64_t snapshot_bytes_ = 0;
   std::string memory_table_;

@@ -10,6 +10,7 @@
 
 #include "base/escape.h"
 #include "base/thread_team.h"
+#include "engine/named_backends.h"
 #include "model/config.h"
 #include "sample/grammar_pool.h"
 
@@ -39,10 +40,10 @@ constexpr int64_t kMaxGrammarDepth = 1000;
 
 const Key kKeys[] = {
     {"model", &Options::model, "a checkpoint directory"},
-    {"backend", &Options::backend,
-     "cpu, cpu-avx2, cpu-avx512, cpu-avx512bf16, cpu-amx, reference or reference-tiles"},
+    {"backend", &Options::backend, backend_list()},
     {"threads", &Options::threads, "; 0: as many as there are CPUs", 0, ThreadTeam::kMaxThreads},
     {"alias_bytes", &Options::alias_bytes, " of random weights; 0: the model's own"},
+    {"fill_context", &Options::fill_context, " tokens of random state; 0: none", 0, kMaxContext},
     {"memory_bytes", &Options::memory_bytes, " for weights; 0: all of them"},
     {"huge_pages", &Options::huge_pages, "auto, on or off"},
     {"context", &Options::context, " tokens; 0: the model's limit", 0, kMaxContext},

@@ -26,6 +26,7 @@ Status check(const Options& options) {
   CHECK_OK(in_range(options.sequences, 1, 65536, "sequences"));
   CHECK_OK(in_range(options.max_step_tokens, 0, 65536, "max_step_tokens"));
   CHECK_OK(in_range(options.alias_bytes, 0, kMost, "alias_bytes"));
+  CHECK_OK(in_range(options.fill_context, 0, kMaxContext, "fill_context"));
   CHECK_OK(in_range(options.memory_bytes, 0, kMost, "memory_bytes"));
   CHECK_OK(in_range(options.state_bytes, 0, kMost, "state_bytes"));
   CHECK_OK(in_range(options.suspend_bytes, 0, kMost, "suspend_bytes"));
@@ -57,6 +58,11 @@ Status check(const Options& options) {
   if (options.encoder_replay && !options.prefix_cache) {
     return fail(ErrorCode::kConflictingOptions,
                 "encoder_replay is for hits of the prefix cache, which prefix_cache turns off");
+  }
+  if (options.fill_context > 0 && (options.prefix_cache || options.replay_keep > 0)) {
+    return fail(ErrorCode::kConflictingOptions,
+                "fill_context is state that nobody computed; it excludes {}",
+                options.prefix_cache ? "prefix_cache, which would share it" : "replay_keep");
   }
   return {};
 }
@@ -97,6 +103,7 @@ Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,
        .memory_bytes = options.memory_bytes,
        .huge_pages = huge_pages,
        .context = options.context,
+       .fill_context = options.fill_context,
        .sequences = options.sequences,
        .state_bytes = options.state_bytes > 0   ? options.state_bytes
                       : options.pool_blocks > 0 ? 0
@@ -128,6 +135,7 @@ Result<LoopOptions> loop_options(const Options& options, ModelRunner& runner) {
                    .temperatures = std::move(temperatures),
                    .verification = verification,
                    .prefix_cache = options.prefix_cache,
+                   .fill_context = options.fill_context,
                    .replay_keep = options.replay_keep,
                    .encoder_replay = options.encoder_replay,
                    .suspend_bytes = options.suspend_bytes,

@@ -27,6 +27,8 @@ Capacity StepLoop::capacity() {
   if (host > 0 && layout.block_bytes > 0) capacity.host_blocks = host / layout.block_bytes;
   if (options_.prefix_cache) {
     capacity.prefix_hit = [this](RequestId id) { return find_prefix(*answers_.at(id)); };
+  } else if (options_.fill_context > 0) {
+    capacity.prefix_hit = [this](RequestId id) { return filled_prefix(*answers_.at(id)); };
   }
   return capacity;
 }
@@ -62,6 +64,14 @@ PrefixReuse StepLoop::find_prefix(Answer& answer) {
   return {.tokens = answer.hit.length,
           .blocks = static_cast<int64_t>(found.size()),
           .shared_blocks = std::count_if(found.begin(), found.end(), shared)};
+}
+
+// State that is taken for granted. Blocks of its own hold it: none is shared.
+PrefixReuse StepLoop::filled_prefix(Answer& answer) {
+  fill_tokens(answer);
+  const auto others = static_cast<int64_t>(answer.tokens.size()) - 1;
+  const int64_t blocks = std::min(options_.fill_context, others) / kBlockTokens;
+  return {.tokens = blocks * kBlockTokens, .blocks = blocks};
 }
 
 // What starts keeps its hit, whatever is handed out from here on; the others look again.
@@ -169,6 +179,10 @@ Status StepLoop::start(Answer& answer, const PlanItem& plan, JobItem& item) {
     sequence.tokens.assign(first, first + plan.position);
     item.restore = std::exchange(answer.suspended, nullptr);
     suspended_total_ -= answer.suspended_bytes;
+  } else if (plan.position > 0 && options_.fill_context > 0) {
+    CHECK_OK(pool.reserve(sequence, plan.position));
+    const auto first = answer.tokens.begin();
+    sequence.tokens.assign(first, first + plan.position);
   } else if (plan.position > 0) {
     prefixes_.adopt(std::move(answer.hit), {.tokens = answer.tokens, .images = {}}, sequence);
   }

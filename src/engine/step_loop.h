@@ -36,6 +36,7 @@ struct LoopOptions {
   DraftTemperatures temperatures;
   Verification verification = Verification::kKeyed;
   bool prefix_cache = true;
+  int64_t fill_context = 0;  // Options::fill_context
   WindowOptions windows;
   int64_t replay_keep = 0;
   bool encoder_replay = false;
@@ -108,6 +109,7 @@ class StepLoop {
   // step_launch.cpp: from a plan to a job
   Capacity capacity();
   PrefixReuse find_prefix(Answer& answer);
+  PrefixReuse filled_prefix(Answer& answer);
   void end_lookups(const StepPlan& plan);
   static void fill_tokens(Answer& answer);
   void preempt(const Preemption& preemption, StepJob& job);

@@ -129,7 +129,9 @@ void Forward::head(const Rows& z, const Rows& logits) {
 // An observer may change what it sees.
 void Forward::see(std::string_view name, const Scope& scope, const Rows& values) {
   if (!observer_) return;
-  const Rows seen = on_host(values);
+  const auto copied = on_host(values);
+  if (!copied) return;
+  const Rows seen = *copied;
   observer_({.name = name,
              .layer = scope.layer,
              .rows = scope.rows,
@@ -145,7 +147,9 @@ void Forward::see(std::string_view name, const Scope& scope, const Rows& values)
 void Forward::see(std::string_view name, const Scope& scope, int32_t* ids, int64_t width) {
   if (!observer_) return;
   // Four bytes each, as floats are.
-  const Rows seen = on_host(Rows{ids, h_.count, width, width});
+  const auto copied = on_host(Rows{ids, h_.count, width, width});
+  if (!copied) return;
+  const Rows seen = *copied;
   observer_({.name = name,
              .layer = scope.layer,
              .rows = scope.rows,

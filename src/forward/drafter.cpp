@@ -31,6 +31,7 @@ Status Forward::draft(std::span<const DraftItem> items) {
   draft_rows_.clear();
   draft_ids_.clear();
   draft_ring_offset_.clear();
+  draft_head_row_.clear();
   for (int64_t s = 0; s < sequences; ++s) {
     const Sequence& sequence = *items[static_cast<size_t>(s)].sequence;
     const int32_t anchor = items[static_cast<size_t>(s)].anchor;
@@ -54,7 +55,12 @@ Status Forward::draft(std::span<const DraftItem> items) {
     }
   }
 
-  std::vector<StagedArray> arrays{draft_ids_.staged(), draft_ring_offset_.staged()};
+  for (int64_t k = 0; k < block; ++k) {
+    for (int64_t s = 0; s < sequences; ++s) draft_head_row_.push_back(s * block + k);
+  }
+
+  std::vector<StagedArray> arrays{draft_ids_.staged(), draft_ring_offset_.staged(),
+                                  draft_head_row_.staged()};
   draft_rows_.list(arrays);
   CHECK_OK(backend_->stage(arrays));
 
@@ -90,7 +96,10 @@ Status Forward::draft(std::span<const DraftItem> items) {
        .eps = config.rms_norm_eps,
        .collapsed = work_.draft_hidden.first(tokens).slice(0, config.hidden_size),
        .x = z});
-  head(z, Rows{draft_logits_.get(), tokens, vocabulary, vocabulary});
+  // Logits of a position lie together: they are copied to the host at once.
+  const Rows by_position = work_.x_spare.first(tokens);
+  backend_->select_rows({.in = z, .row = draft_head_row_.device(), .out = by_position});
+  head(by_position, Rows{draft_logits_.get(), tokens, vocabulary, vocabulary});
   draft_next_ = 0;
   return {};
 }
@@ -105,7 +114,10 @@ Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32
                 k, block, previous.size(), draft_next_);
   }
   ++draft_next_;
-  const std::vector<int64_t> ids(previous.begin(), previous.end());
+  draft_previous_.clear();
+  draft_previous_.append(previous.begin(), previous.end());
+  const StagedArray array = draft_previous_.staged();
+  CHECK_OK(backend_->stage({&array, 1}));
 
   // Row k of every block: start at row k, one block further for each sequence.
   const auto every_block = [&](const Rows& rows) {
@@ -113,20 +125,19 @@ Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32
   };
   const Rows hidden = every_block(work_.draft_hidden);
   const Rows markov = hidden.slice(config.hidden_size, config.dspark_markov_rank);
-  backend_->copy(work_.draft_previous, ids.data(),
-                 sequences * static_cast<int64_t>(sizeof(int64_t)));
-  backend_->gather({.table = &draft.markov_embed, .rows = work_.draft_previous, .out = markov});
+  backend_->gather({.table = &draft.markov_embed, .rows = draft_previous_.device(), .out = markov});
   const Rows confidence = work_.draft_confidence.first(sequences);
   backend_->linear({.w = &draft.confidence, .x = hidden, .y = confidence, .f32_output = true});
-  const Rows logits = every_block(
-      Rows{draft_logits_.get(), sequences * block, config.vocab_size, config.vocab_size});
+  const Rows all{draft_logits_.get(), sequences * block, config.vocab_size, config.vocab_size};
+  const Rows logits{all.f32(k * sequences), sequences, all.width, all.stride};
   backend_->linear(
       {.w = &draft.markov_head, .x = markov, .y = logits, .f32_output = true, .accumulate = true});
-  CHECK_OK(backend_->finish());
+  TRY(const Rows on_host_logits, on_host(logits));
   draft_confidence_.resize(static_cast<size_t>(sequences));
   backend_->copy(draft_confidence_.data(), confidence.data,
                  sequences * static_cast<int64_t>(sizeof(float)));
-  return DraftRow{on_host(logits), draft_confidence_};
+  CHECK_OK(backend_->finish());
+  return DraftRow{on_host_logits, draft_confidence_};
 }
 
 }  // namespace tidemill

@@ -119,20 +119,24 @@ Result<StepOutput> Forward::execute() {
     collapse(pre_, weights().norm, z);
     head(z, logits);
   }
+  TRY(const Rows output, on_host(logits));
   CHECK_OK(backend_->finish());
-  return StepOutput{on_host(logits)};
+  return StepOutput{output};
 }
 
-Rows Forward::on_host(const Rows& rows) {
+Result<Rows> Forward::on_host(const Rows& rows) {
   if (backend_->host_memory()) return rows;
-  host_rows_.resize(static_cast<size_t>(rows.count * rows.width));
   const int64_t bytes = rows.width * static_cast<int64_t>(sizeof(float));
+  if (rows.count * bytes > host_rows_capacity_) {
+    TRY(host_rows_, backend_->allocate_host(rows.count * bytes));
+    host_rows_capacity_ = rows.count * bytes;
+  }
+  const Rows host{host_rows_.get(), rows.count, rows.width, rows.width};
   const bool dense = rows.stride == rows.width;
   for (int64_t t = 0; t < rows.count; t += dense ? rows.count : 1) {
-    backend_->copy(host_rows_.data() + t * rows.width, rows.f32(t),
-                   dense ? rows.count * bytes : bytes);
+    backend_->copy(host.f32(t), rows.f32(t), dense ? rows.count * bytes : bytes);
   }
-  return {host_rows_.data(), rows.count, rows.width, rows.width};
+  return host;
 }
 
 void Forward::commit(std::span<const StepItem> items) {

@@ -108,7 +108,7 @@ class Forward {
   void prefetch_tables();
   void narrow_streams(const StepArray<int64_t>& rows);
   // The same rows for the host: themselves, or a copy, valid until the next call.
-  Rows on_host(const Rows& rows);
+  Result<Rows> on_host(const Rows& rows);
 
   // backbone.cpp
   void run_backbone();
@@ -155,13 +155,16 @@ class Forward {
   RowSet draft_rows_;
   StepArray<int64_t> draft_ids_;
   StepArray<int64_t> draft_ring_offset_;
+  StepArray<int64_t> draft_head_row_;  // rows in the order of draft_logits_
+  StepArray<int64_t> draft_previous_;  // token before the position whose logits are due
   std::vector<float> draft_confidence_;
-  Backend::Buffer draft_logits_;
+  Backend::Buffer draft_logits_;  // first those of position 0 of all sequences
   int64_t draft_logits_capacity_ = 0;
   int64_t draft_next_ = 0;  // position whose logits are due
 
   Observer observer_;
-  std::vector<float> host_rows_;
+  Backend::Buffer host_rows_;
+  int64_t host_rows_capacity_ = 0;  // bytes
 };
 
 }  // namespace tidemill

@@ -79,7 +79,6 @@ void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t
   }
   w.z = arena.rows(t, hidden);
   w.draft_hidden = arena.rows(t, hidden + c.dspark_markov_rank);
-  w.draft_previous = arena.array<int64_t>(t);
   w.draft_confidence = arena.rows(t, 1);
   w.frequencies_plain = arena.array<float>(c.qk_rope_head_dim / 2);
   w.frequencies_compressed = arena.array<float>(c.qk_rope_head_dim / 2);
@@ -104,6 +103,13 @@ void fill_constants(Backend& backend, const Config& config, const StateLayout& l
 }
 
 }  // namespace
+
+int64_t Workspace::size_of(const Config& config, const StateLayout& layout, int64_t max_tokens) {
+  Workspace sizes;
+  Arena arena;
+  lay_out(arena, config, layout, max_tokens, sizes);
+  return arena.bytes();
+}
 
 Result<Workspace> Workspace::create(Backend& backend, const Config& config,
                                     const StateLayout& layout, int64_t max_tokens) {

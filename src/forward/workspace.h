@@ -38,7 +38,6 @@ struct Workspace {
   Rows rope_draft;
   Rows z;             // normalised rows for the head
   Rows draft_hidden;  // [., hidden + markov rank]: collapsed hidden, then the Markov embedding
-  int64_t* draft_previous = nullptr;  // token before the position whose logits are due
   Rows draft_confidence;
   float* frequencies_plain = nullptr;
   float* frequencies_compressed = nullptr;
@@ -46,6 +45,8 @@ struct Workspace {
   static Result<Workspace> create(Backend& backend, const Config& config, const StateLayout& layout,
                                   int64_t max_tokens);
   int64_t bytes = 0;
+  // What create() would allocate.
+  static int64_t size_of(const Config& config, const StateLayout& layout, int64_t max_tokens);
 
  private:
   std::vector<Backend::Buffer> buffers_;

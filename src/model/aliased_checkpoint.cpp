@@ -37,16 +37,16 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 struct Part {
   size_t wanted = 0;   // by all tensors
   size_t largest = 0;  // of them
-  size_t begin = 0;    // in the memory
   size_t size = 0;
   size_t used = 0;
+  std::shared_ptr<std::byte> memory;
 
   // The next tensor's place, from the beginning again where it would not fit; it does fit a part.
-  size_t place(size_t bytes) {
+  std::span<std::byte> place(size_t bytes) {
     if (used + bytes > size) used = 0;
-    const size_t at = begin + used;
+    std::byte* at = memory.get() + used;
     used += aligned(bytes);
-    return at;
+    return {at, bytes};
   }
 };
 
@@ -98,8 +98,8 @@ void fill(Kind kind, std::span<std::byte> part) {
 
 }  // namespace
 
-Result<Checkpoint> aliased_checkpoint(const Config& config, const Topology& topology,
-                                      int64_t bytes) {
+Result<Checkpoint> aliased_checkpoint(const Config& config, const Topology& topology, int64_t bytes,
+                                      int64_t period) {
   const std::vector<ExpectedTensor> tensors = expected_tensors(config, topology);
   std::array<Part, kKinds> parts;
   for (const ExpectedTensor& t : tensors) {
@@ -128,23 +128,26 @@ Result<Checkpoint> aliased_checkpoint(const Config& config, const Topology& topo
                 "give more, or for Engram tables a smaller engram_vocab_size",
                 codes.largest, bytes, codes.size);
   }
-  size_t total = 0;
-  for (Part& part : parts) {
-    part.begin = total;
-    total += part.size;
-  }
 
-  const std::shared_ptr<std::byte> memory = map_huge_memory(total);
-  if (memory == nullptr) {
-    return fail(ErrorCode::kOutOfMemory, "no {} bytes for weights; give fewer", total);
-  }
+  size_t total = 0;
+  const auto memory = std::make_shared<std::vector<std::shared_ptr<std::byte>>>();
   for (size_t kind = 0; kind < parts.size(); ++kind) {
-    fill(static_cast<Kind>(kind), {memory.get() + parts[kind].begin, parts[kind].size});
+    Part& part = parts[kind];
+    if (part.size == 0) continue;
+    const size_t distinct = period > 0 ? static_cast<size_t>(period) : part.size;
+    part.memory =
+        period > 0 ? map_repeated_memory(part.size, distinct) : map_huge_memory(part.size);
+    if (part.memory == nullptr) {
+      return fail(ErrorCode::kOutOfMemory, "no {} bytes for weights; give fewer", part.size);
+    }
+    fill(static_cast<Kind>(kind), {part.memory.get(), std::min(distinct, part.size)});
+    total += part.size;
+    memory->push_back(part.memory);
   }
   ByName<TensorView> views;
   for (const ExpectedTensor& t : tensors) {
     const auto size = static_cast<size_t>(t.bytes());
-    views[t.name] = {t.type, t.shape, {memory.get() + parts[kind_of(t.type)].place(size), size}};
+    views[t.name] = {t.type, t.shape, parts[kind_of(t.type)].place(size)};
   }
   return Checkpoint::in_memory(std::move(views), memory, static_cast<int64_t>(total));
 }

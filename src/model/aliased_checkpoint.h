@@ -16,10 +16,12 @@ namespace tidemill {
 // when it is full, so neighbours in the forward pass never share memory and caches see the traffic
 // of the whole model, as long as `bytes` is far beyond them. FP8 and FP4 codes, scales, bf16 and
 // f32 values have a part each. All memory is touched before this returns;
-// huge pages are asked for. Errors: kInvalidArgument when a single tensor is larger than the memory
+// huge pages are asked for. `period`, a multiple of the page size unless it is 0: each part repeats
+// itself after so many bytes, which take memory once only: for a device, which gets memory of its
+// own for all of them. Errors: kInvalidArgument when a single tensor is larger than the memory
 // (Engram tables: a configuration with a smaller engram_vocab_size has the same traffic),
 // kOutOfMemory.
-Result<Checkpoint> aliased_checkpoint(const Config& config, const Topology& topology,
-                                      int64_t bytes);
+Result<Checkpoint> aliased_checkpoint(const Config& config, const Topology& topology, int64_t bytes,
+                                      int64_t period = 0);
 
 }  // namespace tidemill

@@ -126,9 +126,9 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
       aliased ? any_token_map(config) : find_token_map(directory, config, *model->tokenizer_));
   TRY(model->engram_, EngramHash::build(config, std::move(token_map)));
 
-  TRY(model->checkpoint_, aliased
-                              ? aliased_checkpoint(config, model->topology_, options.alias_bytes)
-                              : Checkpoint::open(directory));
+  TRY(model->checkpoint_, aliased ? aliased_checkpoint(config, model->topology_,
+                                                       options.alias_bytes, options.alias_period)
+                                  : Checkpoint::open(directory));
   TRY(auto bound, bind_weights(model->checkpoint_, config, model->topology_));
   warn_of_unexpected(bound.unexpected);
   // Only now, so that weights of another shape than configured are not waited for.

@@ -30,6 +30,7 @@ struct LoadOptions {
   // Not 0: the directory has no weights, only config.json and a tokenizer; random ones of the
   // configured shapes take their place in so many bytes (aliased_checkpoint.h). For measurements.
   int64_t alias_bytes = 0;
+  int64_t alias_period = 0;  // aliased_checkpoint's
   // Are the weights read into huge pages (resident_checkpoint.h), instead of mapped? kAuto: where
   // why_mapped() has no reason against it and memory_bytes is 0. Does not matter to alias_bytes.
   HugePages huge_pages = HugePages::kOff;

@@ -124,6 +124,26 @@ TEST(Model, RandomWeightsStandForThoseOfADirectoryWithout) {
   EXPECT_THAT(little.error().message, HasSubstr("engram_vocab_size"));
 }
 
+// A device has room for all of it, the host only for what is different.
+TEST(Model, RandomWeightsMayRepeatThemselves) {
+  const TestDirectory directory;
+  for (const char* name : {"config.json", "tokenizer.json"}) {
+    std::filesystem::copy(std::string(kMini) + "/" + name, directory.path() / name);
+  }
+  constexpr int64_t kPeriod = 1 << 20;
+  const auto model = Model::load(
+      directory.path(), {.progress = {}, .alias_bytes = 24 << 20, .alias_period = kPeriod});
+  ASSERT_TRUE(model) << model.error().message;
+  const TensorView& head = *(*model)->checkpoint().find("head.weight");
+  ASSERT_GT(head.data.size(), static_cast<size_t>(kPeriod));
+  const size_t rest = head.data.size() - kPeriod;
+  EXPECT_EQ(std::memcmp(head.data.data(), head.data.data() + kPeriod, rest), 0);
+  EXPECT_THAT(first_values(head, 16), Each(AllOf(Ge(-0.1f), Le(0.1f))));
+  for (const float v : first((*model)->weights().layers[11].moe.experts[5].w2, 64)) {
+    EXPECT_LE(std::abs(v), 0.05f);
+  }
+}
+
 TEST(Model, LoadsWithoutBiasForImages) {
   const auto model = Model::load(kMicro);
   ASSERT_TRUE(model) << model.error().message;

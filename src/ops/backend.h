@@ -59,10 +59,17 @@ class Backend {
   // Zeroed memory that ops of this backend can use, aligned to 64 bytes at least.
   using Buffer = std::unique_ptr<std::byte[], std::function<void(std::byte*)>>;
   virtual Result<Buffer> allocate(int64_t bytes) = 0;
-  // Whether the host may read and write such memory, and ops the host's.
+  // Memory of the host, not zeroed, which copy() moves fastest.
+  virtual Result<Buffer> allocate_host(int64_t bytes) {
+    return Buffer(new std::byte[static_cast<size_t>(bytes)], std::default_delete<std::byte[]>());
+  }
+  // Whether the host may read and write memory of allocate(), and ops the host's.
   virtual bool host_memory() const = 0;
-  // Bytes that state may take where nobody says how many.
-  virtual int64_t state_memory() const = 0;
+  // Bytes that may be allocated yet where nobody says how many: of a device all that are free, of
+  // the host half of its memory.
+  virtual int64_t free_memory() const = 0;
+  // What ops of a device allocate for themselves, at most and roughly, in steps of so many tokens.
+  virtual int64_t scratch_memory(const Config&, int64_t /*tokens*/) const { return 0; }
   // Between memory of the backend and of the host, any way; after the ops before it. Finished on
   // return; finish() tells whether it failed. Any thread.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;

@@ -88,10 +88,44 @@ std::vector<Range> ranges_of(ModelWeights& weights) {
   return merged;
 }
 
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kSlack = 64;  // kernels read whole vectors
+
+int64_t placed_bytes(const Range& range) {
+  const int64_t size = range.end - range.begin + kSlack;
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// What repeats itself is copied on the device from what is there, twice as much each time.
+void copy(const Range& range, int64_t period, Backend& backend) {
+  const int64_t bytes = range.end - range.begin;
+  int64_t copied = period > 0 ? std::min(period, bytes) : bytes;
+  backend.copy(range.placed, range.begin, copied);
+  while (copied < bytes) {
+    const int64_t next = std::min(copied, bytes - copied);
+    backend.copy(range.placed + copied, range.placed, next);
+    copied += next;
+  }
+}
+
+int64_t table_bytes(const MoeWeights& moe) {
+  return static_cast<int64_t>(moe.experts.size() * sizeof(ExpertWeights));
+}
+
 }  // namespace
 
+int64_t PlacedWeights::size_of(const ModelWeights& weights) {
+  ModelWeights copied = weights;
+  int64_t bytes = 0;
+  for (const Range& range : ranges_of(copied)) bytes += placed_bytes(range);
+  for (const auto* layers : {&weights.layers, &weights.draft.stages}) {
+    for (const LayerWeights& layer : *layers) bytes += table_bytes(layer.moe);
+  }
+  return bytes;
+}
+
 Status PlacedWeights::place_table(MoeWeights& moe, Backend& backend) {
-  const auto bytes = static_cast<int64_t>(moe.experts.size() * sizeof(ExpertWeights));
+  const int64_t bytes = table_bytes(moe);
   TRY(auto memory, backend.allocate(bytes));
   backend.copy(memory.get(), moe.experts.data(), bytes);
   moe.table = reinterpret_cast<const ExpertWeights*>(memory.get());
@@ -99,24 +133,22 @@ Status PlacedWeights::place_table(MoeWeights& moe, Backend& backend) {
   return {};
 }
 
-Result<PlacedWeights> PlacedWeights::create(const ModelWeights& weights, Backend& backend) {
+Result<PlacedWeights> PlacedWeights::create(const ModelWeights& weights, Backend& backend,
+                                            int64_t period) {
   PlacedWeights result;
   result.weights_ = weights;
 
-  constexpr int64_t kAlignment = 256;
-  constexpr int64_t kSlack = 64;  // kernels read whole vectors
   std::vector<Range> ranges = ranges_of(result.weights_);
   // One allocation for all: thousands of small ones take seconds and waste pages.
   std::vector<int64_t> offset;
   for (const Range& range : ranges) {
     offset.push_back(result.bytes_);
-    const int64_t size = range.end - range.begin + kSlack;
-    result.bytes_ += (size + kAlignment - 1) / kAlignment * kAlignment;
+    result.bytes_ += placed_bytes(range);
   }
   TRY(auto memory, backend.allocate(result.bytes_));
   for (size_t i = 0; i < ranges.size(); ++i) {
     ranges[i].placed = memory.get() + offset[i];
-    backend.copy(ranges[i].placed, ranges[i].begin, ranges[i].end - ranges[i].begin);
+    copy(ranges[i], period, backend);
   }
   result.memory_.push_back(std::move(memory));
   visit(result.weights_, [&](auto& data, int64_t) {

@@ -47,7 +47,7 @@ Status ReferenceBackend::stage(std::span<const StagedArray> arrays) {
   return {};
 }
 
-int64_t ReferenceBackend::state_memory() const {
+int64_t ReferenceBackend::free_memory() const {
   return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE) / 2;
 }
 

@@ -19,7 +19,7 @@ class ReferenceBackend : public Backend {
   Result<Buffer> allocate(int64_t bytes) override;
   bool host_memory() const override { return true; }
   void copy(void* to, const void* from, int64_t bytes) override;
-  int64_t state_memory() const override;  // half of the machine's
+  int64_t free_memory() const override;
   Status stage(std::span<const StagedArray> arrays) override;
   Status finish() override { return {}; }
   Status check(const Config&) const override { return {}; }

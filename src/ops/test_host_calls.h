@@ -220,7 +220,7 @@ class HostCalls : public Backend {
   void copy(void* to, const void* from, int64_t bytes) override {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-  int64_t state_memory() const override { return device_->state_memory(); }
+  int64_t free_memory() const override { return device_->free_memory(); }
   Status stage(std::span<const StagedArray> arrays) override {
     for (const StagedArray& array : arrays) *array.device = array.data;
     return {};

@@ -14,6 +14,7 @@
 #include "cli/input.h"
 #include "cli/inspect_report.h"
 #include "ops/backend.h"
+#include "ops/cuda/device_rates.h"
 #include "ops/peak_rate.h"
 #include "ops/units.h"
 #include "state/layout.h"
@@ -21,7 +22,10 @@
 namespace tidemill::cli {
 namespace {
 
+bool on_device(std::string_view backend) { return backend.starts_with("cuda"); }
+
 std::string isa_of(std::string_view backend) {
+  if (on_device(backend)) return cuda_device_name();
   if (backend == "cpu-amx") return "amx";
   if (backend == "cpu-avx512bf16") return "avx512bf16";
   if (backend == "cpu-avx512") return "avx512";
@@ -52,7 +56,8 @@ Machine this_machine(std::string_view backend, int threads) {
   return machine;
 }
 
-double measure_read_bandwidth(int threads) {
+double measure_read_bandwidth(std::string_view backend, int threads) {
+  if (on_device(backend)) return cuda_device_rates().read_bytes_per_second;
   constexpr int64_t kWords = int64_t{32} << 20;
   constexpr int kPasses = 7;
   const auto memory = std::make_unique_for_overwrite<uint64_t[]>(kWords);
@@ -85,6 +90,7 @@ double WeightTraffic::bytes(double rows) const {
 }
 
 double measure_peak_flops(std::string_view backend, int threads) {
+  if (on_device(backend)) return cuda_device_rates().flops_per_second;
   const std::string isa = isa_of(backend);
   ThreadTeam team(threads);
   if (isa == "amx") return peak_flops(team, CpuIsa::kAmx);

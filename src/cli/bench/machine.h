@@ -12,8 +12,9 @@ namespace tidemill::cli {
 
 struct Machine {
   std::string cpu;  // model name
-  std::string isa;  // amx, avx512bf16, avx512, avx2 or scalar: what the backend's kernels use
-  int cpus = 0;     // that this process may use
+  // amx, avx512bf16, avx512, avx2 or scalar: what the backend's kernels use; or its device's name.
+  std::string isa;
+  int cpus = 0;  // that this process may use
   int threads = 0;
   double load = 0;  // of the last minute, all processes; above `cpus`: others were in the way
 };
@@ -22,12 +23,13 @@ Machine this_machine(std::string_view backend, int threads);
 // "model name" of the text of /proc/cpuinfo; "unknown" without.
 std::string cpu_model(std::string_view cpuinfo);
 
-// Bytes per second that `threads` threads together read from memory: the best of some passes over
-// a buffer larger than most caches. Takes about a second.
-double measure_read_bandwidth(int threads);
+// Bytes per second that `threads` threads together read from memory, or the backend's device from
+// its own: the best of some passes over a buffer larger than most caches. Takes about a second.
+double measure_read_bandwidth(std::string_view backend, int threads);
 
 // FLOP per second that `threads` threads together reach with the instructions of the backend's
-// products, operands in registers; 0 for a backend without vectors. Takes a tenth of a second.
+// products, operands in registers; the nominal rate of a device; 0 for a backend without vectors.
+// Takes a tenth of a second.
 double measure_peak_flops(std::string_view backend, int threads);
 
 // Multiplications and additions by weights in prefill. Attention's products with cached rows, which

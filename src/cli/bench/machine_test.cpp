@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/cuda/device_rates.h"
+
 namespace tidemill::cli {
 namespace {
 
@@ -50,6 +52,11 @@ TEST(PrefillWork, OfTheBundledModel) {
 TEST(PeakFlops, IsNothingWithoutVectorsAndMuchWithThem) {
   EXPECT_EQ(measure_peak_flops("reference", 1), 0);
   EXPECT_GT(measure_peak_flops("cpu-avx2", 1), 1e9);
+  // Without a device there is nothing to measure; the CPU's rates are not its own.
+  if (cuda_device_name().empty()) {
+    EXPECT_EQ(measure_peak_flops("cuda", 1), 0);
+    EXPECT_EQ(measure_read_bandwidth("cuda", 1), 0);
+  }
 }
 
 TEST(WeightTraffic, ReadsAnExpertOnceAPass) {

@@ -37,6 +37,7 @@ constexpr std::array kUses = {
     FlagUse{"--replay", kEngine},
     FlagUse{"--memory", kEngine},
     FlagUse{"--alias-layers", kEngine},
+    FlagUse{"--fill-context", kEngine},
     FlagUse{"--sequences", kEngine},
     FlagUse{"--pool-blocks", kEngine},
     FlagUse{"--chunk", kWorkload | kDecode | kHost},
@@ -123,11 +124,12 @@ BenchMode BenchOptions::mode() const {
 Options BenchOptions::engine_options() const {
   Options options;
   options.alias_bytes = alias_bytes();
+  options.fill_context = fill_context;
   options.sequences = sequences;
   options.pool_blocks = pool_blocks;
   options.step_ms = step_ms;
   options.verification = verification;
-  options.prefix_cache = !no_prefix_cache;
+  options.prefix_cache = !no_prefix_cache && fill_context == 0;
   return options;
 }
 
@@ -140,6 +142,10 @@ void BenchOptions::add_to(CLI::App& command) {
       .add_option("--alias-layers", alias_gib,
                   "The model has a config.json and a tokenizer only: random weights in so many GiB")
       ->check(finite_range(1e-3, 1e6));
+  command
+      .add_option("--fill-context", fill_context,
+                  "So many tokens of each prompt count as computed: random state lies there")
+      ->check(tokens);
   command.add_option("--sequences", sequences, "Requests on the device (default: what is asked)")
       ->check(sequence_count);
   command.add_option("--pool-blocks", pool_blocks, "Of 128 tokens (default: enough for all)")

@@ -26,7 +26,8 @@ struct BenchOptions {
   // ---- the engine's
   EngineFlags engine;  // context 0: what the requests need
   bool chunk_given = false;
-  double alias_gib = 0;   // of random weights instead of the model's own; 0: off
+  double alias_gib = 0;  // of random weights instead of the model's own; 0: off
+  int64_t fill_context = 0;
   int64_t sequences = 0;  // 0: what the cells need
   int64_t pool_blocks = 0;
   double step_ms = 0;

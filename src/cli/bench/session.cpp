@@ -7,12 +7,14 @@
 #include "base/thread_team.h"
 #include "cli/progress.h"
 #include "model/config.h"
+#include "state/layout.h"
 
 namespace tidemill::cli {
 namespace {
 
 constexpr int64_t kOpenLoopSequences = 16;
 constexpr int64_t kHostPrompt = 16;
+constexpr int64_t kAliasPeriod = int64_t{64} << 20;  // of weights whose sizes alone matter
 
 int64_t largest(const std::vector<int64_t>& values) {
   return *std::max_element(values.begin(), values.end());
@@ -59,6 +61,11 @@ Result<std::vector<CellGroup>> plan_workload(const BenchOptions& options,
   return groups;
 }
 
+// Of a prompt, tokens that have to be computed.
+int64_t computed_tokens(const BenchOptions& options, int64_t prompt) {
+  return std::max<int64_t>(prompt - options.fill_context / kBlockTokens * kBlockTokens, 1);
+}
+
 std::vector<CellGroup> plan_prefill(const BenchOptions& options) {
   std::vector<CellGroup> groups;
   for (const int64_t chunk : options.chunks) {
@@ -95,11 +102,14 @@ std::vector<CellGroup> plan_decode(const BenchOptions& options, const ModelLimit
         group.cells.push_back({.kind = host ? CellKind::kHost : CellKind::kDecode,
                                .concurrency = batch,
                                .prompt_tokens = context});
-        const int64_t output = decode_output_tokens(batch, context, options.decode_tokens,
-                                                    group.chunk, drafts_of(drafts, limits));
+        const int64_t output =
+            decode_output_tokens(batch, computed_tokens(options, context), options.decode_tokens,
+                                 group.chunk, drafts_of(drafts, limits));
         group.context = std::max(group.context, context + output);
       }
     }
+    // Some blocks stay free when a request is admitted beside others (SchedulerOptions::watermark).
+    if (options.fill_context > 0) group.context += group.context / 32;
     groups.push_back(std::move(group));
   }
   return groups;
@@ -132,14 +142,15 @@ class Session {
 
  private:
   Status measure_floor(const std::filesystem::path& directory) {
-    TRY(const auto model,
-        Model::load(directory,
-                    {.progress = {}, .prefault = false, .alias_bytes = options_.alias_bytes()}));
+    TRY(const auto model, Model::load(directory, {.progress = {},
+                                                  .prefault = false,
+                                                  .alias_bytes = options_.alias_bytes(),
+                                                  .alias_period = kAliasPeriod}));
     const EngineFlags& engine = options_.engine;
     const int threads = engine.threads > 0 ? engine.threads : ThreadTeam::available_threads();
     TRY(const WeightTraffic traffic, weight_traffic(*model));
     floor_ = Floor{.traffic = traffic,
-                   .bytes_per_second = measure_read_bandwidth(threads),
+                   .bytes_per_second = measure_read_bandwidth(engine.backend, threads),
                    .prefill = prefill_work(*model)};
     // Under bounded replay most tokens pass half of the layers.
     if (engine.replay_keep == 0) {
@@ -215,8 +226,9 @@ class Session {
       const int64_t output =
           shape.kind == CellKind::kPrefill
               ? 1
-              : decode_output_tokens(shape.concurrency, shape.prompt_tokens, options_.decode_tokens,
-                                     shape.chunk, drafts_of(shape.drafts, limits_));
+              : decode_output_tokens(
+                    shape.concurrency, computed_tokens(options_, shape.prompt_tokens),
+                    options_.decode_tokens, shape.chunk, drafts_of(shape.drafts, limits_));
       return batch_items(shape.concurrency, shape.prompt_tokens, output, tokens, options_.seed);
     }
     TRY(const auto output, LengthDistribution::parse("--output", options_.output));

@@ -64,6 +64,20 @@ TEST(PlanGroups, SweepsAreProducts) {
   EXPECT_GE(groups[0].context, 64 + 32);
 }
 
+// Output is needed for the steps in which others are still in prefill.
+TEST(PlanGroups, FilledTokensAreNotComputed) {
+  BenchOptions options;
+  options.sweep = "decode";
+  options.contexts = {3073};
+  options.batches = {64};
+  const int64_t whole = (*plan_groups(options, kLimits))[0].context;
+  options.fill_context = 3072;
+  const int64_t filled = (*plan_groups(options, kLimits))[0].context;
+  EXPECT_LT(filled, whole);
+  EXPECT_GE(filled, 3073 + options.decode_tokens);
+  EXPECT_FALSE(options.engine_options().prefix_cache);
+}
+
 TEST(PlanGroups, HostHasManyShortRequests) {
   BenchOptions options;
   options.host = true;

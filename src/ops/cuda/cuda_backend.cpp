@@ -19,8 +19,20 @@ namespace {
 class StagingArea {
  public:
   ~StagingArea() {
+    if (sent_ != nullptr) cudaEventDestroy(sent_);
     cudaFreeHost(host_);
     cudaFree(device_);
+  }
+  // Until the host may write to it again.
+  cudaError_t wait() {
+    if (sent_ != nullptr) return cudaEventSynchronize(sent_);
+    return cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming);
+  }
+  // What ops enqueued before have read of the device's part is overwritten behind them.
+  cudaError_t send(int64_t bytes, cudaStream_t stream) {
+    const cudaError_t error =
+        cudaMemcpyAsync(device_, host_, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream);
+    return error == cudaSuccess ? cudaEventRecord(sent_, stream) : error;
   }
   cudaError_t reserve(int64_t bytes, cudaStream_t stream) {
     if (bytes <= bytes_) return cudaSuccess;
@@ -42,6 +54,7 @@ class StagingArea {
   void* host_ = nullptr;
   void* device_ = nullptr;
   int64_t bytes_ = 0;
+  cudaEvent_t sent_ = nullptr;
 };
 
 class CudaBackend : public Backend {
@@ -71,12 +84,29 @@ class CudaBackend : public Backend {
     note(cudaMemsetAsync(memory, 0, size, launch_.stream));
     return Buffer(static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); });
   }
+  Result<Buffer> allocate_host(int64_t bytes) override {
+    void* memory = nullptr;
+    if (cudaMallocHost(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))) != cudaSuccess) {
+      cudaGetLastError();
+      return fail(ErrorCode::kOutOfMemory, "the host has no {} bytes to lock for transfers", bytes);
+    }
+    return Buffer(static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); });
+  }
   bool host_memory() const override { return false; }
-  int64_t state_memory() const override {
+  int64_t free_memory() const override {
     size_t free = 0;
     size_t total = 0;
     cudaMemGetInfo(&free, &total);
-    return static_cast<int64_t>(free / 10 * 9);  // the rest for workspaces and logits
+    return static_cast<int64_t>(free);
+  }
+  // Scratch of Launch, which grows a quarter beyond what is asked for; staged arrays, scores of
+  // selections and what the driver takes for itself are the rest.
+  int64_t scratch_memory(const Config& c, int64_t tokens) const override {
+    constexpr int64_t kRest = int64_t{2} << 30;
+    const int64_t experts = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok) + 1;
+    const int64_t widths =
+        c.num_attention_heads * c.head_dim + experts * (c.moe_intermediate_size + c.hidden_size);
+    return kRest + tokens * widths * static_cast<int64_t>(sizeof(float)) / 4 * 5;
   }
 
   // Addresses tell on which side they are.
@@ -92,7 +122,7 @@ class CudaBackend : public Backend {
     for (const StagedArray& array : arrays) total += padded(array.bytes);
     StagingArea& area = areas_[next_area_];
     next_area_ = (next_area_ + 1) % areas_.size();
-    note(cudaStreamSynchronize(launch_.stream));  // the last transfer from this area
+    note(area.wait());
     note(area.reserve(total, launch_.stream));
     CHECK_OK(health());
     int64_t at = 0;
@@ -103,8 +133,7 @@ class CudaBackend : public Backend {
       *array.device = area.device() + at;
       at += padded(array.bytes);
     }
-    note(cudaMemcpyAsync(area.device(), area.host(), static_cast<size_t>(total),
-                         cudaMemcpyHostToDevice, launch_.stream));
+    note(area.send(total, launch_.stream));
     return health();
   }
 
