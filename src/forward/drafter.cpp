@@ -104,7 +104,8 @@ Status Forward::draft(std::span<const DraftItem> items) {
   return {};
 }
 
-Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32_t> previous) {
+Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32_t> previous,
+                                                Fetch what) {
   const Config& config = model_->config();
   const DraftWeights& draft = weights().draft;
   const int64_t block = config.dspark_block_size;
@@ -132,12 +133,12 @@ Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32
   const Rows logits{all.f32(k * sequences), sequences, all.width, all.stride};
   backend_->linear(
       {.w = &draft.markov_head, .x = markov, .y = logits, .f32_output = true, .accumulate = true});
-  TRY(const Rows on_host_logits, on_host(logits));
+  TRY(const StepOutput output, fetch(logits, what));
   draft_confidence_.resize(static_cast<size_t>(sequences));
   backend_->copy(draft_confidence_.data(), confidence.data,
                  sequences * static_cast<int64_t>(sizeof(float)));
   CHECK_OK(backend_->finish());
-  return DraftRow{on_host_logits, draft_confidence_};
+  return DraftRow{output.logits, output.likeliest, draft_confidence_};
 }
 
 }  // namespace tidemill

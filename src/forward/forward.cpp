@@ -108,7 +108,7 @@ void Forward::prefetch_tables() {
   }
 }
 
-Result<StepOutput> Forward::execute() {
+Result<StepOutput> Forward::execute(Fetch what) {
   const int64_t vocabulary = model_->config().vocab_size;
   const int64_t count = input_.logits_row.count();
   const Rows logits{logits_.get(), count, vocabulary, vocabulary};
@@ -119,9 +119,23 @@ Result<StepOutput> Forward::execute() {
     collapse(pre_, weights().norm, z);
     head(z, logits);
   }
-  TRY(const Rows output, on_host(logits));
+  TRY(const StepOutput output, fetch(logits, what));
   CHECK_OK(backend_->finish());
-  return StepOutput{output};
+  return output;
+}
+
+Result<StepOutput> Forward::fetch(const Rows& logits, Fetch what) {
+  if (what == Fetch::kLogits) {
+    TRY(const Rows rows, on_host(logits));
+    return StepOutput{rows, {}};
+  }
+  likeliest_.resize(static_cast<size_t>(logits.count));
+  if (!likeliest_.empty()) {
+    backend_->likeliest({.logits = logits, .id = work_.likeliest});
+    backend_->copy(likeliest_.data(), work_.likeliest,
+                   logits.count * static_cast<int64_t>(sizeof(int32_t)));
+  }
+  return StepOutput{{}, likeliest_};
 }
 
 Result<Rows> Forward::on_host(const Rows& rows) {

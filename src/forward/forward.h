@@ -29,10 +29,14 @@ struct ForwardOptions {
   const ModelWeights* weights = nullptr;
 };
 
+// What the host has to see of logits: of 128 rows all of them are 66 MB, the likeliest half a KB.
+enum class Fetch { kLogits, kLikeliest };
+
 // Logits of the rows that were asked for, items in order, in memory of the host. Valid until the
 // next call.
 struct StepOutput {
-  Rows logits;  // [rows, vocab] float32
+  Rows logits;                         // [rows, vocab] float32; without data for kLikeliest
+  std::span<const int32_t> likeliest;  // for kLikeliest: LikeliestArgs::id of the rows
 };
 
 // Something that a test wants to see or to replace: float rows, or a list of ids per row.
@@ -63,7 +67,7 @@ class Forward {
   // handed out again before the step has finished. Nothing here asks the pool for any. execute()
   // fails as Backend::finish does.
   Status prepare(std::span<const StepItem> items);
-  Result<StepOutput> execute();
+  Result<StepOutput> execute(Fetch fetch = Fetch::kLogits);
   static void commit(std::span<const StepItem> items);
 
   // ---- drafter (spec: DSpark). Error kInvalidArgument when the checkpoint has none.
@@ -75,11 +79,13 @@ class Forward {
     int32_t anchor = 0;
   };
   struct DraftRow {
-    Rows logits;                        // [sequences, vocab], Markov-corrected
+    Rows logits;  // [sequences, vocab], Markov-corrected; as of StepOutput
+    std::span<const int32_t> likeliest;
     std::span<const float> confidence;  // [sequences], before the sigmoid
   };
   Status draft(std::span<const DraftItem> items);
-  Result<DraftRow> draft_logits(int64_t k, std::span<const int32_t> previous);
+  Result<DraftRow> draft_logits(int64_t k, std::span<const int32_t> previous,
+                                Fetch fetch = Fetch::kLogits);
 
   void observe(Observer observer) { observer_ = std::move(observer); }
   const Model& model() const { return *model_; }
@@ -109,6 +115,7 @@ class Forward {
   void narrow_streams(const StepArray<int64_t>& rows);
   // The same rows for the host: themselves, or a copy, valid until the next call.
   Result<Rows> on_host(const Rows& rows);
+  Result<StepOutput> fetch(const Rows& logits, Fetch what);
 
   // backbone.cpp
   void run_backbone();
@@ -165,6 +172,7 @@ class Forward {
   Observer observer_;
   Backend::Buffer host_rows_;
   int64_t host_rows_capacity_ = 0;  // bytes
+  std::vector<int32_t> likeliest_;
 };
 
 }  // namespace tidemill

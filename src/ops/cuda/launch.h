@@ -18,6 +18,7 @@
 #include "ops/gather/gather.h"
 #include "ops/hyper_connection/hyper_connection.h"
 #include "ops/index_select/index_select.h"
+#include "ops/likeliest/likeliest.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
 #include "ops/norm/norm.h"
@@ -78,6 +79,7 @@ void attend(Launch&, const AttendArgs&);
 void route(Launch&, const RouteArgs&);
 void experts(Launch&, const ExpertsArgs&);
 void engram_gate(Launch&, const EngramGateArgs&);
+void likeliest(Launch&, const LikeliestArgs&);
 
 namespace plain {
 void linear(Launch&, const LinearArgs&);
