@@ -31,15 +31,18 @@ namespace tidemill::cuda {
 // on one stream do not overlap.
 class Scratch {
  public:
-  Scratch() = default;
+  // Growing moves the memory, and is counted in `moves`.
+  explicit Scratch(int64_t& moves) : moves_(moves) {}
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // null: the device has no such memory; cudaGetLastError has the error.
+  // null: the device has no such memory; cudaGetLastError has the error. It cannot grow while the
+  // stream is captured: then null too, and a move is counted that makes the capture void.
   void* take(int64_t bytes, cudaStream_t stream);
 
  private:
+  int64_t& moves_;
   void* memory_ = nullptr;
   int64_t bytes_ = 0;
 };
@@ -47,10 +50,11 @@ class Scratch {
 // What an operation needs besides its arguments. One thread uses it at a time.
 struct Launch {
   cudaStream_t stream = nullptr;
-  bool plain = false;  // plain versions for all shapes
-  Scratch quantised;   // activations as a product reads them
-  Scratch products;    // results that only the operation itself reads
-  Scratch hidden;      // the inner activations of experts
+  bool plain = false;        // plain versions for all shapes
+  int64_t moves = 0;         // of any scratch memory: captured launches have old addresses
+  Scratch quantised{moves};  // activations as a product reads them
+  Scratch products{moves};   // results that only the operation itself reads
+  Scratch hidden{moves};     // the inner activations of experts
 };
 
 // Most of each that the kernels have room for.
