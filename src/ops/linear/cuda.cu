@@ -160,11 +160,11 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_kernel(Product a) {
   }
 }
 
-// The same where tiles are fewer than multiprocessors: a cluster of kMostSegments blocks has a
-// tile, a block a segment of it, then an eighth of the rows to add up. Grid (segments, tiles of
-// rows, tiles of tokens).
-template <WeightFormat kFormat>
-__global__ void __cluster_dims__(kMostSegments, 1, 1) __launch_bounds__(kManyThreads, 1)
+// The same where tiles are fewer than multiprocessors: a cluster of blocks has a tile, a block a
+// segment of it, then its share of the rows to add up. Grid (segments, tiles of rows, tiles of
+// tokens).
+template <WeightFormat kFormat, int kSegments>
+__global__ void __cluster_dims__(kSegments, 1, 1) __launch_bounds__(kManyThreads, 1)
     split_kernel(Product a) {
   using Shared = ManyShared<false>;
   const auto cluster = cooperative_groups::this_cluster();
