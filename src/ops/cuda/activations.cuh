@@ -4,9 +4,12 @@
 // kRows: a row a token, its columns in pieces; a thread's values of a piece lie together, pairs in
 // the order of instructions. For mma.sync, which takes B from registers.
 //
-// kTiles: tiles of `kTileTokens` tokens, inside a tile blocks of 64 columns, inside a block a token
+// kTiles: tiles of kTileTokens tokens, inside a tile blocks of 64 columns, inside a block a token
 // is a line of 128 bytes swizzled for wgmma (tensor_core.cuh). So a block of the first n tokens is
 // n * 128 bytes in one piece, which one bulk copy brings to shared memory.
+//
+// kLines: a row a token, its columns as the lines of a tile have them, not swizzled: what tiles of
+// any choice of tokens are copied from.
 #pragma once
 
 #include "ops/cuda/arithmetic.cuh"
@@ -14,10 +17,15 @@
 
 namespace tidemill::cuda {
 
-enum class Layout { kRows, kTiles };
+enum class Layout { kRows, kTiles, kLines };
 constexpr int kTileTokens = 128;
 constexpr int kBlockColumns = 64;
 constexpr int kLineBytes = 128;
+
+// Where 16-byte piece `piece` of a line lies in a tile.
+__device__ inline int64_t tile_byte(int64_t block, int line, int piece) {
+  return (block * kTileTokens + line) * kLineBytes + (piece ^ line % 8) * 16;
+}
 
 // Eight columns of a token that begin at `column` (a multiple of 8), bf16 values.
 template <WeightFormat kFormat, Layout kLayout>
@@ -36,15 +44,20 @@ __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, 
     const int64_t chunk = column / (4 * kPiece);
     const int inside = static_cast<int>(column % (4 * kPiece));
     const int first = inside % kPiece / 4;  // instruction of the first two pairs
-    auto* tile = reinterpret_cast<uint8_t*>(out + row / kTileTokens * kTileTokens * width);
-    const int line = static_cast<int>(row % kTileTokens);
+    const auto line = static_cast<int>(row % kTileTokens);
+    auto* to =
+        reinterpret_cast<uint8_t*>(out + (kLayout == Layout::kTiles ? row - line : row) * width);
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       const int64_t at =
           chunk * 4 * kPiece + 16 * (first + q / 2) + 8 * (q % 2) + 2 * (inside / kPiece);
-      const auto byte = static_cast<int>(at % kBlockColumns) * 2;
-      *reinterpret_cast<uint32_t*>(tile + (at / kBlockColumns * kTileTokens + line) * kLineBytes +
-                                   (byte / 16 ^ line % 8) * 16 + byte % 16) = pair[q];
+      if constexpr (kLayout == Layout::kLines) {
+        *reinterpret_cast<uint32_t*>(to + at * 2) = pair[q];
+      } else {
+        const auto byte = static_cast<int>(at % kBlockColumns) * 2;
+        *reinterpret_cast<uint32_t*>(to + tile_byte(at / kBlockColumns, line, byte / 16) +
+                                     byte % 16) = pair[q];
+      }
     }
   }
 }
@@ -55,7 +68,7 @@ __device__ inline void quantise_eight(float (&values)[8]) {
   float largest = absolute_max(values, 8);
   largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-  const float scale = e8m0_to_float(e8m0_at_least(mul(fmaxf(largest, 1e-4f), 1.0f / 448.0f)));
+  const float scale = e8m0_to_float(q8_scale_of(largest));
 #pragma unroll
   for (int i = 0; i < 8; ++i) values[i] = mul(e4m3_to_float(q8_code(values[i], scale)), scale);
 }

@@ -56,6 +56,7 @@ struct Launch {
   Scratch products{moves};   // results that only the operation itself reads
   Scratch hidden{moves};     // the inner activations of experts
   Scratch lists{moves};      // which tokens go to which expert
+  Scratch tiles{moves};      // activations of experts, a tile for some tokens of one
 };
 
 // Most of each that the kernels have room for.

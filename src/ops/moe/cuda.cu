@@ -10,6 +10,7 @@ namespace {
 
 constexpr WeightFormat kRouted = WeightFormat::kFp4Row;
 constexpr WeightFormat kShared = WeightFormat::kFp8Block;
+constexpr int kMostTopk = 64;
 using Shared = ManyShared<false>;  // experts are many: their rows have one segment
 
 struct Moe {
@@ -18,10 +19,11 @@ struct Moe {
   int64_t inter;   // width of an expert
   float limit;
   Rows x;
-  const uint16_t* x_routed;  // activations in the order of a format; a row a token, or tiles whose
-  const uint16_t* x_shared;  // rows are the items' assignments
-  uint16_t* inner;           // inner activations: a row an assignment, or tiles like x_routed
-  uint16_t* products;        // bf16 [assignments, hidden]
+  const uint16_t* x_routed;  // activations in the order of a format, a row a token
+  const uint16_t* x_shared;
+  const uint16_t* tiles;  // the same, a tile an item
+  uint16_t* inner;        // inner activations: a row an assignment, or tiles like x_routed
+  uint16_t* products;     // bf16 [assignments, hidden]
 
   __device__ float swiglu(float gate, float up, float weight) const {
     const float g = smaller(round_bf16(gate), limit);
@@ -29,6 +31,19 @@ struct Moe {
     return round_bf16(mul(weight, mul(mul(g, canonical_sigmoid(g)), u)));
   }
 };
+
+// Q8 of the tokens in both orders.
+template <Layout kLayout>
+__global__ void activations_kernel(Rows x, uint16_t* routed, uint16_t* shared) {
+  const int64_t eights = x.width / 8;
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t n = min(i, x.count * eights - 1);
+  float values[8];
+  load_eight(x, n / eights, n % eights * 8, values);
+  quantise_eight(values);
+  put_eight<kRouted, kLayout>(values, routed, n / eights, x.width, n % eights * 8);
+  put_eight<kShared, kLayout>(values, shared, n / eights, x.width, n % eights * 8);
+}
 
 // ---- few tokens: items of kFewTokens assignments
 
@@ -162,38 +177,22 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_kernel(Moe a) {
   }
 }
 
-// Q8 of the tokens in both orders.
-__global__ void few_activations_kernel(Rows x, uint16_t* routed, uint16_t* shared) {
-  const int64_t eights = x.width / 8;
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t n = min(i, x.count * eights - 1);
-  float values[8];
-  load_eight(x, n / eights, n % eights * 8, values);
-  quantise_eight(values);
-  put_eight<kRouted, Layout::kRows>(values, routed, n / eights, x.width, n % eights * 8);
-  put_eight<kShared, Layout::kRows>(values, shared, n / eights, x.width, n % eights * 8);
-}
-
 // ---- many tokens: items of kTileTokens assignments, a tile each
 
-// Q8 of the tokens of each item's assignments. Blocks (columns / 64, items) of 256 threads: eight
-// threads a line.
-__global__ void many_activations_kernel(Moe a, uint16_t* out) {
+// Gathers each item's tile from a.x_routed or a.x_shared (layout kLines). Blocks (blocks of
+// columns, items) of 256 threads: eight threads a line.
+__global__ void tiles_kernel(Moe a, uint16_t* out) {
   if (static_cast<int>(blockIdx.y) >= *a.assignments.count) return;
-  const Item item = a.assignments.items[blockIdx.y];
-  const int64_t column = int64_t{blockIdx.x} * kBlockColumns + threadIdx.x % 8 * 8;
-  for (int line = threadIdx.x / 8; line < kTileTokens; line += blockDim.x / 8) {
-    const int valid = min(line, item.count - 1);
-    float values[8];
-    load_eight(a.x, a.assignments.token(a.assignments.order[item.first + valid]), column, values);
-    quantise_eight(values);
-    if (line >= item.count) continue;
-    const int64_t row = int64_t{blockIdx.y} * kTileTokens + line;
-    if (item.expert < 0) {
-      put_eight<kShared, Layout::kTiles>(values, out, row, a.hidden, column);
-    } else {
-      put_eight<kRouted, Layout::kTiles>(values, out, row, a.hidden, column);
-    }
+  const Item& item = a.assignments.items[blockIdx.y];
+  const uint16_t* x = item.expert < 0 ? a.x_shared : a.x_routed;
+  const int32_t* order = a.assignments.order + item.first;
+  auto* tile = reinterpret_cast<uint8_t*>(out + int64_t{blockIdx.y} * kTileTokens * a.hidden);
+  const auto piece = static_cast<int>(threadIdx.x % 8);
+#pragma unroll 4
+  for (int line = threadIdx.x / 8; line < item.count; line += blockDim.x / 8) {
+    const uint16_t* from = x + a.assignments.token(order[line]) * a.hidden;
+    *reinterpret_cast<uint4*>(tile + tile_byte(blockIdx.x, line, piece)) =
+        *reinterpret_cast<const uint4*>(from + int64_t{blockIdx.x} * kBlockColumns + piece * 8);
   }
 }
 
@@ -289,7 +288,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_kernel(Moe a) {
     give_registers();
     if (threadIdx.x == kManyWorkers) {
       const int64_t width = kInner ? a.hidden : a.inter;
-      const uint16_t* tiles = kInner ? a.x_routed : a.inner;
+      const uint16_t* tiles = kInner ? a.tiles : a.inner;
       shared.bring(reinterpret_cast<const uint8_t*>(tiles + blockIdx.y * kTileTokens * width), 0,
                    static_cast<int>(width / kBlockColumns), tokens);
     }
@@ -303,35 +302,35 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_kernel(Moe a) {
   }
 }
 
-// Adds the experts of a token in ascending order of their ids, the shared one last; two columns a
-// thread.
+// Adds the experts of a token in ascending order of their ids, the shared one last. A block a
+// token.
 __global__ void combine_kernel(Moe a, Rows y) {
-  const int64_t t = blockIdx.y;
-  const int64_t pair = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t pairs = a.hidden / 2;
-  if (pair >= pairs) return;
-  const int64_t topk = a.assignments.topk;
+  __shared__ const uint16_t* row[kMostTopk + 1];
+  const int64_t t = blockIdx.x;
+  const auto topk = static_cast<int>(a.assignments.topk);
   const int32_t* ids = a.assignments.ids + t * topk;
-  const auto* products = reinterpret_cast<const uint32_t*>(a.products) + pair;
-  float low = 0;
-  float high = 0;
-  const auto add_row = [&](int64_t assignment) {
-    const uint32_t both = products[assignment * pairs];
-    low = add(low, bf16_to_float(both & 0xFFFFu));
-    high = add(high, bf16_to_float(both >> 16));
-  };
-  int32_t last = -1;
-  for (int64_t n = 0; n < topk; ++n) {
-    int64_t next = -1;
-    for (int64_t i = 0; i < topk; ++i) {
-      if (ids[i] > last && (next < 0 || ids[i] < ids[next])) next = i;
+  for (int i = threadIdx.x; i <= topk; i += blockDim.x) {
+    int place = i;
+    if (i < topk) {
+      place = 0;
+      for (int k = 0; k < topk; ++k) place += ids[k] < ids[i] || (ids[k] == ids[i] && k < i);
     }
-    if (next < 0) break;
-    last = ids[next];
-    add_row(t * topk + next);
+    row[place] = a.products + (i < topk ? t * topk + i : a.assignments.routed() + t) * a.hidden;
   }
-  add_row(a.assignments.routed() + t);
-  *reinterpret_cast<float2*>(y.f32(t) + 2 * pair) = {round_bf16(low), round_bf16(high)};
+  __syncthreads();
+  for (int64_t d = 4 * threadIdx.x; d < a.hidden; d += 4 * blockDim.x) {
+    float sum[4] = {};
+#pragma unroll 4
+    for (int i = 0; i <= topk; ++i) {
+      const uint2 four = *reinterpret_cast<const uint2*>(row[i] + d);
+      sum[0] = add(sum[0], bf16_to_float(four.x & 0xFFFFu));
+      sum[1] = add(sum[1], bf16_to_float(four.x >> 16));
+      sum[2] = add(sum[2], bf16_to_float(four.y & 0xFFFFu));
+      sum[3] = add(sum[3], bf16_to_float(four.y >> 16));
+    }
+    *reinterpret_cast<float4*>(y.f32(t) + d) = {round_bf16(sum[0]), round_bf16(sum[1]),
+                                                round_bf16(sum[2]), round_bf16(sum[3])};
+  }
 }
 
 // ---- host
@@ -350,24 +349,31 @@ void launch_few(const Moe& a, int64_t items, cudaStream_t stream) {
   few_kernel<kInner><<<grid, kFewThreads, kBytes, stream>>>(a);
 }
 
-void run_few(Launch& l, Moe& a, int64_t items) {
+template <Layout kLayout>
+bool store_activations(Launch& l, Moe& a) {
   const int64_t elements = a.x.count * a.hidden;
   auto* x = static_cast<uint16_t*>(l.quantised.take(2 * elements * int64_t{2}, l.stream));
-  if (x == nullptr) return;
+  if (x == nullptr) return false;
   a.x_routed = x;
   a.x_shared = x + elements;
-  few_activations_kernel<<<blocks_for(elements / 8, 256), 256, 0, l.stream>>>(a.x, x, x + elements);
+  activations_kernel<kLayout>
+      <<<blocks_for(elements / 8, 256), 256, 0, l.stream>>>(a.x, x, x + elements);
+  return true;
+}
+
+void run_few(Launch& l, Moe& a, int64_t items) {
+  if (!store_activations<Layout::kRows>(l, a)) return;
   launch_few<true>(a, items, l.stream);
   launch_few<false>(a, items, l.stream);
 }
 
 void run_many(Launch& l, Moe& a, int64_t items) {
-  auto* x = static_cast<uint16_t*>(
-      l.quantised.take(items * kTileTokens * a.hidden * int64_t{2}, l.stream));
-  if (x == nullptr) return;
-  a.x_routed = a.x_shared = x;
+  auto* tiles =
+      static_cast<uint16_t*>(l.tiles.take(items * kTileTokens * a.hidden * int64_t{2}, l.stream));
+  if (tiles == nullptr || !store_activations<Layout::kLines>(l, a)) return;
+  a.tiles = tiles;
   const auto n = static_cast<unsigned>(items);
-  many_activations_kernel<<<dim3(blocks_for(a.hidden, kBlockColumns), n), 256, 0, l.stream>>>(a, x);
+  tiles_kernel<<<dim3(blocks_for(a.hidden, kBlockColumns), n), 256, 0, l.stream>>>(a, tiles);
   cudaFuncSetAttribute(many_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        Shared::bytes());
   cudaFuncSetAttribute(many_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -408,12 +414,12 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
   } else {
     run_few(l, a, items);
   }
-  const dim3 grid(blocks_for(a.hidden / 2, 256), static_cast<unsigned>(tokens));
-  combine_kernel<<<grid, 256, 0, l.stream>>>(a, {e.y.f32(first), tokens, a.hidden, e.y.stride});
+  combine_kernel<<<static_cast<unsigned>(tokens), 256, 0, l.stream>>>(
+      a, {e.y.f32(first), tokens, a.hidden, e.y.stride});
 }
 
 bool fits(const ExpertsArgs& a) {
-  if (a.experts.empty() || a.topk == 0) return false;
+  if (a.experts.empty() || a.topk == 0 || a.topk > kMostTopk) return false;
   const ExpertWeights& one = a.experts.front();
   for (const ExpertWeights* w : {&one, a.shared}) {
     if (!has_fragments(w->w1) || !has_fragments(w->w3) || !has_fragments(w->w2)) return false;

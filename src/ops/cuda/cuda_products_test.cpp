@@ -1,0 +1,202 @@
+// Products of weights on tensor cores: against the plain kernels, and a token's bits alone against
+// its bits among others, which other kernels compute.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/test_backend.h"
+#include "ops/test_host_calls.h"
+#include "ops/test_inputs.h"
+
+namespace tidemill {
+namespace {
+
+// Both kinds of kernels over host memory.
+class CudaProducts : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto fast_backend = cuda_backend_for_tests();
+    if (!fast_backend) GTEST_SKIP() << "no CUDA device";
+    fast = std::make_unique<HostCalls>(std::move(fast_backend));
+    plain = std::make_unique<HostCalls>(cuda_backend_for_tests(CudaKernels::kPlain));
+  }
+  std::unique_ptr<HostCalls> fast, plain;
+};
+
+// The largest difference in a row over the row's largest magnitude; NaN where one has it alone.
+double difference(OwnedRows& a, OwnedRows& b) {
+  double worst = 0;
+  for (int64_t t = 0; t < a.count; ++t) {
+    double largest = 1e-30;
+    double apart = 0;
+    for (int64_t i = 0; i < a.width; ++i) {
+      const double x = a.row(t).f32(0)[i];
+      const double y = b.row(t).f32(0)[i];
+      if (std::isnan(x) && std::isnan(y)) continue;
+      largest = std::max(largest, std::fabs(x));
+      if (!(std::fabs(x - y) <= apart)) apart = std::fabs(x - y);
+    }
+    if (!(apart / largest <= worst)) worst = apart / largest;
+  }
+  return worst;
+}
+
+bool same_rows(OwnedRows& all, OwnedRows& some) {
+  for (int64_t t = 0; t < some.count; ++t) {
+    const auto bytes = static_cast<size_t>(some.width) * sizeof(float);
+    if (std::memcmp(all.row(t).data, some.row(t).data, bytes) != 0) return false;
+  }
+  return true;
+}
+
+constexpr int64_t kTokens = 300;
+// Around the switches between kernels and the edges of their tiles.
+constexpr int64_t kCounts[] = {1, 2, 7, 8, 9, 32, 33, 64, 65, 96, 97, 128, 129, 256};
+
+struct LinearCase {
+  const char* name;
+  WeightFormat format;
+  int64_t rows, cols, groups = 1;
+  bool quantise = true;
+  bool f32_output = false;
+  std::vector<uint8_t> scales = {114, 116, 117, 119, 120};
+};
+
+OwnedRows linear(Backend& backend, const LinearCase& c, const OwnedMatrix& w, OwnedRows& x,
+                 int64_t tokens) {
+  OwnedRows y(tokens, c.rows);
+  backend.linear({.w = &w.view,
+                  .x = x.view().first(tokens),
+                  .y = y.view(),
+                  .groups = c.groups,
+                  .quantise_input = c.quantise,
+                  .f32_output = c.f32_output});
+  return y;
+}
+
+TEST_F(CudaProducts, LinearIsCloseToPlainAndEqualForAnyCount) {
+  using enum WeightFormat;
+  const LinearCase cases[] = {
+      {"one segment", kFp8Block, 32768, 256},
+      {"four segments", kFp8Block, 8192, 1024, 8, false},
+      {"eight segments", kFp8Block, 1280, 2048},
+      {"fewer units than segments", kFp8Block, 272, 384},
+      {"an odd number of chunks in a segment", kFp8Block, 544, 1664},
+      {"fp4", kFp4Row, 512, 2304},
+      {"fp4, rows of one chunk", kFp4Row, 256, 128, 1, true, true},
+      {"bf16", kBf16, 384, 5120, 1, false, true},
+      {"bf16, few rows", kBf16, 32, 320, 1, false, true},
+      {"fp8, large scales and NaN",
+       kFp8Block,
+       256,
+       512,
+       1,
+       true,
+       true,
+       {1, 120, 133, 134, 135, 200, 255}},
+      {"fp4, large scales and NaN",
+       kFp4Row,
+       256,
+       512,
+       1,
+       true,
+       true,
+       {1, 120, 127, 128, 129, 200, 255}},
+  };
+  TestInputs in(1);
+  for (const LinearCase& c : cases) {
+    const OwnedMatrix w = in.matrix(c.format, c.rows, c.cols, c.scales);
+    OwnedRows x = in.activations(kTokens, c.cols * c.groups);
+    OwnedRows expected = linear(*plain, c, w, x, kTokens);
+    OwnedRows all = linear(*fast, c, w, x, kTokens);
+    // One rounding to bf16 may fall the other way; float32 sums of products in another order.
+    EXPECT_LE(difference(expected, all), c.f32_output ? 1e-5 : 0x1p-7) << c.name;
+    for (const int64_t tokens : kCounts) {
+      OwnedRows some = linear(*fast, c, w, x, tokens);
+      EXPECT_TRUE(same_rows(all, some)) << c.name << ", " << tokens << " tokens";
+    }
+  }
+}
+
+// Otherwise the tests here would compare plain kernels with themselves.
+TEST_F(CudaProducts, AreNotThePlainKernels) {
+  TestInputs in(2);
+  const LinearCase c{"bf16", WeightFormat::kBf16, 384, 5120, 1, false, true};
+  const OwnedMatrix w = in.matrix(c.format, c.rows, c.cols);
+  OwnedRows x = in.activations(80, c.cols);
+  for (const int64_t tokens : {1, 80}) {
+    OwnedRows a = linear(*plain, c, w, x, tokens);
+    OwnedRows b = linear(*fast, c, w, x, tokens);
+    EXPECT_FALSE(same_rows(a, b)) << tokens;
+  }
+}
+
+struct Experts {
+  std::vector<OwnedMatrix> matrices;
+  std::vector<ExpertWeights> experts;  // the shared one last
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+  int64_t topk;
+
+  // Half of the choices fall on three experts, so that some have many tokens and some none.
+  Experts(TestInputs& in, int64_t count, int64_t hidden, int64_t inter, int64_t chosen)
+      : topk(chosen) {
+    for (int64_t e = 0; e <= count; ++e) {
+      const auto format = e < count ? WeightFormat::kFp4Row : WeightFormat::kFp8Block;
+      for (int i = 0; i < 3; ++i) {
+        matrices.push_back(in.matrix(format, i < 2 ? inter : hidden, i < 2 ? hidden : inter));
+      }
+    }
+    for (size_t i = 0; i < matrices.size(); i += 3) {
+      experts.push_back({matrices[i].view, matrices[i + 1].view, matrices[i + 2].view});
+    }
+    for (int64_t t = 0; t < kTokens; ++t) {
+      std::vector<int32_t> ids_of_token;
+      while (static_cast<int64_t>(ids_of_token.size()) < topk) {
+        const auto id = static_cast<int32_t>(in.below(in.below(2) == 0 ? 3 : count));
+        if (std::find(ids_of_token.begin(), ids_of_token.end(), id) == ids_of_token.end()) {
+          ids_of_token.push_back(id);
+          weights.push_back(in.uniform(0.05f, 0.9f));
+        }
+      }
+      ids.insert(ids.end(), ids_of_token.begin(), ids_of_token.end());
+    }
+  }
+
+  OwnedRows run(Backend& backend, OwnedRows& x, int64_t tokens) const {
+    OwnedRows y(tokens, x.width);
+    ExpertsArgs args;
+    args.x = x.view().first(tokens);
+    args.experts = std::span(experts).first(experts.size() - 1);
+    args.shared = &experts.back();
+    args.ids = ids.data();
+    args.weights = weights.data();
+    args.topk = topk;
+    args.y = y.view();
+    backend.experts(args);
+    return y;
+  }
+};
+
+TEST_F(CudaProducts, ExpertsAreCloseToPlainAndEqualForAnyCount) {
+  struct Shape {
+    int64_t experts, hidden, inter, topk;
+  };
+  TestInputs in(3);
+  for (const Shape& s : {Shape{16, 256, 128, 6}, {10, 640, 384, 4}, {5, 5120, 256, 3}}) {
+    const Experts layer(in, s.experts, s.hidden, s.inter, s.topk);
+    OwnedRows x = in.activations(kTokens, s.hidden);
+    OwnedRows expected = layer.run(*plain, x, kTokens);
+    OwnedRows all = layer.run(*fast, x, kTokens);
+    // An inner activation at the border of two FP8 codes moves by a sixteenth of itself.
+    EXPECT_LE(difference(expected, all), 0x1p-5) << s.hidden;
+    for (const int64_t tokens : kCounts) {
+      OwnedRows some = layer.run(*fast, x, tokens);
+      EXPECT_TRUE(same_rows(all, some)) << s.hidden << ", " << tokens << " tokens";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tidemill
