@@ -15,8 +15,8 @@ CLI::Option* add_backend(CLI::App& command, std::string& backend) {
       .add_option(
           "--backend", backend,
           "cpu (the best of cpu-amx, cpu-avx512bf16, cpu-avx512 and cpu-avx2), cuda (a Hopper GPU; "
-          "cuda-plain: its slow kernels), or reference: slow, defines the numbers "
-          "(reference-tiles: those of cpu-amx)")
+          "cuda-eager: without CUDA graphs, cuda-plain: slow kernels), or reference: slow, defines "
+          "the numbers (reference-tiles: those of cpu-amx)")
       ->check(CLI::IsMember(backend_names()))
       ->capture_default_str();
 }

@@ -167,9 +167,12 @@ Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
                                                       : Logits::kLast});
     rows.push_back(&row);
   }
+  const bool likeliest = std::all_of(
+      rows.begin(), rows.end(), [&](const Row* row) { return draws_likeliest(*row->request); });
   const Clock::time_point begin = Clock::now();
   CHECK_OK(runner_.forward().prepare(items));
-  TRY(const StepOutput output, runner_.forward().execute());
+  TRY(const StepOutput output,
+      runner_.forward().execute(likeliest ? Fetch::kLikeliest : Fetch::kLogits));
   Forward::commit(items);
   const Clock::time_point computed = Clock::now();
   out.forward_ms += 1e3 * seconds_between(begin, computed);
@@ -180,10 +183,15 @@ Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
     if (items[i].logits != Logits::kNone) {
       const int64_t count =
           items[i].logits == Logits::kAll ? static_cast<int64_t>(items[i].tokens.size()) : 1;
-      const std::span<float> logits(output.logits.f32(at),
-                                    static_cast<size_t>(count * output.logits.width));
+      std::span<float> logits;
+      std::span<const int32_t> ids;
+      if (likeliest) {
+        ids = output.likeliest.subspan(static_cast<size_t>(at), static_cast<size_t>(count));
+      } else {
+        logits = {output.logits.f32(at), static_cast<size_t>(count * vocabulary_)};
+      }
       at += count;
-      if (auto sampled = sample(row, logits); !sampled) {
+      if (auto sampled = sample(row, logits, ids); !sampled) {
         row.out->finish = FinishReason::kError;
         row.out->error = std::move(sampled).error();
         row.request->ended = true;
@@ -196,8 +204,15 @@ Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
   return {};
 }
 
+// Is the target's token the likeliest, whatever the rest of its logits?
+bool Device::draws_likeliest(const DeviceRequest& request) const {
+  const SamplingParams& sampling = request.sampling;
+  return options_.verification == Verification::kKeyed && sampling.greedy() &&
+         !edits_logits(sampling) && !sampling.logprobs && !request.matcher;
+}
+
 // Draws and verifies; leaves the state at the last token but one.
-Status Device::sample(Row& row, std::span<float> logits) {
+Status Device::sample(Row& row, std::span<float> logits, std::span<const int32_t> likeliest) {
   DeviceRequest& request = *row.request;
   std::span<const int32_t> drafts;
   if (row.item->plan.decode) drafts = std::span<const int32_t>(row.input).subspan(1);
@@ -210,10 +225,12 @@ Status Device::sample(Row& row, std::span<float> logits) {
     drafts = drafts.first(std::min(most, drafts.size()));
   }
   const auto width = static_cast<size_t>(vocabulary_);
-  const auto target = logits.first((drafts.size() + 1) * width);
   const auto position = static_cast<int64_t>(request.tokens.size());
+  const auto target = logits.first(likeliest.empty() ? (drafts.size() + 1) * width : 0);
   Verdict verdict;
-  if (options_.verification == Verification::kRejection) {
+  if (!likeliest.empty()) {
+    TRY(verdict, verify_likeliest(likeliest, drafts, position));
+  } else if (options_.verification == Verification::kRejection) {
     const auto odds = std::span<const float>(request.draft_odds).first(drafts.size() * width);
     TRY(verdict, verify_rejection(sampler_, target, drafts, odds, request.sampling, request.history,
                                   position));
@@ -318,23 +335,35 @@ Status Device::draft_group(std::span<DeviceRequest* const> group) {
     request->draft_odds.clear();
   }
   const bool rejection = options_.verification == Verification::kRejection;
+  const auto width = static_cast<size_t>(vocabulary_);
+  const bool likeliest = !rejection && std::all_of(group.begin(), group.end(), [](const auto* r) {
+    return r->sampling.greedy();
+  });
   CHECK_OK(runner_.forward().draft(items));
   for (int64_t k = 0; k < longest; ++k) {
-    TRY(const Forward::DraftRow row, runner_.forward().draft_logits(k, previous));
+    TRY(const Forward::DraftRow row,
+        runner_.forward().draft_logits(k, previous,
+                                       likeliest ? Fetch::kLikeliest : Fetch::kLogits));
     for (size_t i = 0; i < group.size(); ++i) {
       DeviceRequest& request = *group[i];
       if (k >= counts[i]) continue;
-      const std::span<const float> logits(row.logits.f32(static_cast<int64_t>(i)),
-                                          static_cast<size_t>(row.logits.width));
       const NoiseKey key{.seed = request.sampling.seed,
                          .position = static_cast<int64_t>(request.tokens.size()) + k,
                          .stream = rejection ? NoiseStream::kDraft : NoiseStream::kTarget};
       std::span<float> odds;
       if (rejection) {
-        request.draft_odds.resize(request.draft_odds.size() + logits.size());
-        odds = std::span(request.draft_odds).last(logits.size());
+        request.draft_odds.resize(request.draft_odds.size() + width);
+        odds = std::span(request.draft_odds).last(width);
       }
-      const auto drafted = sampler_.draft(logits, request.sampling.temperature, key, odds);
+      const auto draw = [&]() -> std::optional<int32_t> {
+        if (likeliest) {
+          return row.likeliest[i] < 0 ? std::nullopt : std::optional(row.likeliest[i]);
+        }
+        const std::span<const float> logits(row.logits.f32(static_cast<int64_t>(i)), width);
+        const auto id = sampler_.draft(logits, request.sampling.temperature, key, odds);
+        return id ? std::optional(*id) : std::nullopt;
+      };
+      const std::optional<int32_t> drafted = draw();
       if (!drafted) {  // logits that are no numbers: this request goes on without drafts
         counts[i] = 0;
         request.drafts.clear();

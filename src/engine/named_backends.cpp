@@ -20,9 +20,9 @@ template <CpuIsa kIsa>
 Made cpu(const Rounding&, ThreadTeam& team) {
   return make_cpu_backend(team, kIsa);
 }
-template <CudaKernels kKernels>
+template <CudaKernels kKernels, CudaGraphs kGraphs>
 Made cuda(const Rounding&, ThreadTeam&) {
-  return make_cuda_backend(kKernels);
+  return make_cuda_backend(kKernels, kGraphs);
 }
 template <ProductOrder kOrder>
 Made reference(const Rounding& rounding, ThreadTeam& team) {
@@ -35,8 +35,9 @@ constexpr Named kBackends[] = {
     {"cpu-avx512", cpu<CpuIsa::kAvx512>},
     {"cpu-avx512bf16", cpu<CpuIsa::kAvx512Bf16>},
     {"cpu-amx", cpu<CpuIsa::kAmx>},
-    {"cuda", cuda<CudaKernels::kFast>},
-    {"cuda-plain", cuda<CudaKernels::kPlain>},
+    {"cuda", cuda<CudaKernels::kFast, CudaGraphs::kOn>},
+    {"cuda-eager", cuda<CudaKernels::kFast, CudaGraphs::kOff>},
+    {"cuda-plain", cuda<CudaKernels::kPlain, CudaGraphs::kOff>},
     {"reference", reference<ProductOrder::kPairLanes>, true},
     {"reference-tiles", reference<ProductOrder::kTiles>, true},
 };

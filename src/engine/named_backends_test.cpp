@@ -41,7 +41,8 @@ TEST(NamedBackends, AnUnknownNameGetsTheList) {
     const auto backend = make_named_backend(name, {}, team);
     ASSERT_FALSE(backend) << name;
     EXPECT_EQ(backend.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(backend.error().message, HasSubstr("cpu-amx, cuda, cuda-plain, reference"));
+    EXPECT_THAT(backend.error().message,
+                HasSubstr("cpu-amx, cuda, cuda-eager, cuda-plain, reference"));
   }
 }
 

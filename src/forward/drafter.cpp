@@ -11,7 +11,11 @@ Status Forward::draft(std::span<const DraftItem> items) {
   const DraftWeights& draft = weights().draft;
   const StateLayout& layout = pool_->layout();
   const int64_t block = config.dspark_block_size;
-  const int64_t sequences = static_cast<int64_t>(items.size());
+  draft_next_ = block;  // none is due, should this fail
+  draft_sequences_ = static_cast<int64_t>(items.size());
+  // Further blocks are the last one once more: a block leaves no trace.
+  const int64_t filled = repeated_rows(draft_sequences_, block);
+  const int64_t sequences = std::max(filled, draft_sequences_);
   const int64_t tokens = sequences * block;
   if (draft.stages.empty()) {
     return fail(ErrorCode::kInvalidArgument, "this checkpoint has no drafter; use --draft 0");
@@ -23,9 +27,9 @@ Status Forward::draft(std::span<const DraftItem> items) {
   }
   const int64_t vocabulary = config.vocab_size;
   if (tokens > draft_logits_capacity_) {
-    TRY(draft_logits_,
-        backend_->allocate(tokens * vocabulary * static_cast<int64_t>(sizeof(float))));
-    draft_logits_capacity_ = tokens;
+    const int64_t rows = std::clamp(2 * draft_logits_capacity_, tokens, options_.max_tokens);
+    TRY(draft_logits_, backend_->allocate(rows * vocabulary * static_cast<int64_t>(sizeof(float))));
+    draft_logits_capacity_ = rows;
   }
 
   draft_rows_.clear();
@@ -33,8 +37,9 @@ Status Forward::draft(std::span<const DraftItem> items) {
   draft_ring_offset_.clear();
   draft_head_row_.clear();
   for (int64_t s = 0; s < sequences; ++s) {
-    const Sequence& sequence = *items[static_cast<size_t>(s)].sequence;
-    const int32_t anchor = items[static_cast<size_t>(s)].anchor;
+    const DraftItem& item = items[static_cast<size_t>(std::min(s, draft_sequences_ - 1))];
+    const Sequence& sequence = *item.sequence;
+    const int32_t anchor = item.anchor;
     if (anchor < 0 || anchor >= vocabulary) {
       return fail(ErrorCode::kTokenOutOfRange, "token id {} is outside the vocabulary of {}",
                   anchor, vocabulary);
@@ -63,7 +68,17 @@ Status Forward::draft(std::span<const DraftItem> items) {
                                   draft_head_row_.staged()};
   draft_rows_.list(arrays);
   CHECK_OK(backend_->stage(arrays));
+  draft_next_ = 0;
+  std::vector<int64_t> key;
+  if (filled > 0) key = key_of(Ops::kDraft, {filled, address(draft_logits_.get())}, arrays);
+  run_ops(key, [&] { run_draft(tokens); });
+  return {};
+}
 
+void Forward::run_draft(int64_t tokens) {
+  const Config& config = model_->config();
+  const DraftWeights& draft = weights().draft;
+  const StateLayout& layout = pool_->layout();
   h_ = work_.h.first(tokens);
   pre_ = work_.pre.first(tokens);
   x_ = work_.x.first(tokens);
@@ -99,16 +114,15 @@ Status Forward::draft(std::span<const DraftItem> items) {
   // Logits of a position lie together: they are copied to the host at once.
   const Rows by_position = work_.x_spare.first(tokens);
   backend_->select_rows({.in = z, .row = draft_head_row_.device(), .out = by_position});
-  head(by_position, Rows{draft_logits_.get(), tokens, vocabulary, vocabulary});
-  draft_next_ = 0;
-  return {};
+  head(by_position, Rows{draft_logits_.get(), tokens, config.vocab_size, config.vocab_size});
 }
 
-Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32_t> previous) {
+Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32_t> previous,
+                                                Fetch what) {
   const Config& config = model_->config();
   const DraftWeights& draft = weights().draft;
   const int64_t block = config.dspark_block_size;
-  const int64_t sequences = draft_ring_offset_.count();
+  const int64_t sequences = draft_sequences_;
   if (k != draft_next_ || k >= block || static_cast<int64_t>(previous.size()) != sequences) {
     return fail(ErrorCode::kInternal, "draft position {} of {} asked for {} sequences, {} is due",
                 k, block, previous.size(), draft_next_);
@@ -128,16 +142,17 @@ Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32
   backend_->gather({.table = &draft.markov_embed, .rows = draft_previous_.device(), .out = markov});
   const Rows confidence = work_.draft_confidence.first(sequences);
   backend_->linear({.w = &draft.confidence, .x = hidden, .y = confidence, .f32_output = true});
-  const Rows all{draft_logits_.get(), sequences * block, config.vocab_size, config.vocab_size};
-  const Rows logits{all.f32(k * sequences), sequences, all.width, all.stride};
+  const int64_t rows = draft_head_row_.count();
+  const Rows all{draft_logits_.get(), rows, config.vocab_size, config.vocab_size};
+  const Rows logits{all.f32(rows / block * k), sequences, all.width, all.stride};
   backend_->linear(
       {.w = &draft.markov_head, .x = markov, .y = logits, .f32_output = true, .accumulate = true});
-  TRY(const Rows on_host_logits, on_host(logits));
+  TRY(const StepOutput output, fetch(logits, what));
   draft_confidence_.resize(static_cast<size_t>(sequences));
   backend_->copy(draft_confidence_.data(), confidence.data,
                  sequences * static_cast<int64_t>(sizeof(float)));
   CHECK_OK(backend_->finish());
-  return DraftRow{on_host_logits, draft_confidence_};
+  return DraftRow{output.logits, output.likeliest, draft_confidence_};
 }
 
 }  // namespace tidemill

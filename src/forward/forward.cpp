@@ -1,6 +1,7 @@
 #include "forward/forward.h"
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_set>
 
 namespace tidemill {
@@ -21,7 +22,9 @@ Result<Forward> Forward::create(const Model& model, Backend& backend, StatePool&
   CHECK_OK(backend.check(config));
   // A draft block and its verification have a fixed size, whatever the largest step.
   options.max_tokens = std::max(options.max_tokens, config.dspark_block_size + 1);
+  static std::atomic<int64_t> made = 0;
   Forward forward;
+  forward.identity_ = ++made;
   forward.model_ = &model;
   forward.backend_ = &backend;
   forward.pool_ = &pool;
@@ -75,6 +78,8 @@ Status Forward::reserve(std::span<const StepItem> items) {
 
 Status Forward::reserve_logits(int64_t rows) {
   if (rows <= logits_capacity_) return {};
+  rows =
+      std::clamp(2 * logits_capacity_, rows, options_.max_tokens);  // seldom: keys change with it
   const int64_t row_bytes = model_->config().vocab_size * static_cast<int64_t>(sizeof(float));
   TRY(logits_, backend_->allocate(rows * row_bytes));
   logits_capacity_ = rows;
@@ -92,9 +97,46 @@ Status Forward::prepare(std::span<const StepItem> items) {
   }
   build_step_input(model_->config(), model_->engram(), pool_->layout(), options_.replay_form, items,
                    input_);
-  CHECK_OK(backend_->stage(input_.staged()));
+  key_.clear();
+  logits_rows_ = input_.logits_row.count();
+  const int64_t filled = input_.uniform() ? repeated_rows(input_.all.count) : 0;
+  if (filled > 0) input_.fill_up(filled);
+  CHECK_OK(reserve_logits(input_.logits_row.count()));
+  const std::vector<StagedArray> arrays = input_.staged();
+  CHECK_OK(backend_->stage(arrays));
   prefetch_tables();
-  return reserve_logits(input_.logits_row.count());
+  if (filled > 0) {
+    const RowSet& rows = input_.all;
+    key_ = key_of(Ops::kStep,
+                  {filled, rows.most_visible[1], rows.most_visible[2],
+                   static_cast<int64_t>(rows.image.empty()), address(logits_.get())},
+                  arrays);
+  }
+  return {};
+}
+
+int64_t Forward::repeated_rows(int64_t rows, int64_t each) const {
+  if (options_.pager != nullptr || observer_) return 0;  // they look at values in between
+  const int64_t filled = backend_->repeated_rows(rows);
+  return filled * each <= options_.max_tokens ? filled : 0;
+}
+
+// All that ops are given on the way: their other numbers are the model's and this object's. Sizes
+// of arrays follow from the number of rows.
+std::vector<int64_t> Forward::key_of(Ops kind, std::initializer_list<int64_t> numbers,
+                                     std::span<const StagedArray> arrays) const {
+  std::vector<int64_t> key{identity_, static_cast<int64_t>(kind)};
+  key.insert(key.end(), numbers);
+  for (const StagedArray& array : arrays) key.push_back(address(*array.device));
+  return key;
+}
+
+void Forward::run_ops(std::span<const int64_t> key, const std::function<void()>& ops) {
+  if (key.empty() || observer_) {
+    ops();
+  } else {
+    backend_->repeat(key, ops);
+  }
 }
 
 // The rows are known from the token ids, long before the layers that read them.
@@ -108,20 +150,35 @@ void Forward::prefetch_tables() {
   }
 }
 
-Result<StepOutput> Forward::execute() {
+Result<StepOutput> Forward::execute(Fetch what) {
   const int64_t vocabulary = model_->config().vocab_size;
   const int64_t count = input_.logits_row.count();
   const Rows logits{logits_.get(), count, vocabulary, vocabulary};
-  run_backbone();
-  if (count > 0) {
+  run_ops(key_, [&] {
+    run_backbone();
+    if (count == 0) return;
     narrow_streams(input_.logits_row);
     const Rows z = work_.z.first(count);
     collapse(pre_, weights().norm, z);
     head(z, logits);
-  }
-  TRY(const Rows output, on_host(logits));
+  });
+  TRY(const StepOutput output, fetch(logits.first(logits_rows_), what));
   CHECK_OK(backend_->finish());
-  return StepOutput{output};
+  return output;
+}
+
+Result<StepOutput> Forward::fetch(const Rows& logits, Fetch what) {
+  if (what == Fetch::kLogits) {
+    TRY(const Rows rows, on_host(logits));
+    return StepOutput{rows, {}};
+  }
+  likeliest_.resize(static_cast<size_t>(logits.count));
+  if (!likeliest_.empty()) {
+    backend_->likeliest({.logits = logits, .id = work_.likeliest});
+    backend_->copy(likeliest_.data(), work_.likeliest,
+                   logits.count * static_cast<int64_t>(sizeof(int32_t)));
+  }
+  return StepOutput{{}, likeliest_};
 }
 
 Result<Rows> Forward::on_host(const Rows& rows) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -29,10 +30,14 @@ struct ForwardOptions {
   const ModelWeights* weights = nullptr;
 };
 
+// What the host has to see of logits: of 128 rows all of them are 66 MB, the likeliest half a KB.
+enum class Fetch { kLogits, kLikeliest };
+
 // Logits of the rows that were asked for, items in order, in memory of the host. Valid until the
 // next call.
 struct StepOutput {
-  Rows logits;  // [rows, vocab] float32
+  Rows logits;                         // [rows, vocab] float32; without data for kLikeliest
+  std::span<const int32_t> likeliest;  // for kLikeliest: LikeliestArgs::id of the rows
 };
 
 // Something that a test wants to see or to replace: float rows, or a list of ids per row.
@@ -63,7 +68,7 @@ class Forward {
   // handed out again before the step has finished. Nothing here asks the pool for any. execute()
   // fails as Backend::finish does.
   Status prepare(std::span<const StepItem> items);
-  Result<StepOutput> execute();
+  Result<StepOutput> execute(Fetch fetch = Fetch::kLogits);
   static void commit(std::span<const StepItem> items);
 
   // ---- drafter (spec: DSpark). Error kInvalidArgument when the checkpoint has none.
@@ -75,11 +80,13 @@ class Forward {
     int32_t anchor = 0;
   };
   struct DraftRow {
-    Rows logits;                        // [sequences, vocab], Markov-corrected
+    Rows logits;  // [sequences, vocab], Markov-corrected; as of StepOutput
+    std::span<const int32_t> likeliest;
     std::span<const float> confidence;  // [sequences], before the sigmoid
   };
   Status draft(std::span<const DraftItem> items);
-  Result<DraftRow> draft_logits(int64_t k, std::span<const int32_t> previous);
+  Result<DraftRow> draft_logits(int64_t k, std::span<const int32_t> previous,
+                                Fetch fetch = Fetch::kLogits);
 
   void observe(Observer observer) { observer_ = std::move(observer); }
   const Model& model() const { return *model_; }
@@ -106,9 +113,22 @@ class Forward {
   Status reserve(std::span<const StepItem> items);
   Status reserve_logits(int64_t rows);
   void prefetch_tables();
+  // Backend::repeat's key for ops of this kind, which read these arrays.
+  enum class Ops : int64_t { kStep, kDraft };
+  std::vector<int64_t> key_of(Ops kind, std::initializer_list<int64_t> numbers,
+                              std::span<const StagedArray> arrays) const;
+  static int64_t address(const void* pointer) { return reinterpret_cast<intptr_t>(pointer); }
+  // How many rows to fill `rows` up to, each of `each` tokens; 0: not to be repeated.
+  int64_t repeated_rows(int64_t rows, int64_t each = 1) const;
+  // Calls ops, or has them repeated if there is a key.
+  void run_ops(std::span<const int64_t> key, const std::function<void()>& ops);
   void narrow_streams(const StepArray<int64_t>& rows);
   // The same rows for the host: themselves, or a copy, valid until the next call.
   Result<Rows> on_host(const Rows& rows);
+  Result<StepOutput> fetch(const Rows& logits, Fetch what);
+
+  // drafter.cpp
+  void run_draft(int64_t tokens);
 
   // backbone.cpp
   void run_backbone();
@@ -135,6 +155,7 @@ class Forward {
   void fill_draft_rings();
   PagedRows paged(int64_t source, bool keys) const;
 
+  int64_t identity_ = 0;  // of all that have been made
   const Model* model_ = nullptr;
   Backend* backend_ = nullptr;
   StatePool* pool_ = nullptr;
@@ -145,6 +166,8 @@ class Forward {
 
   // The current step.
   StepInput input_;
+  int64_t logits_rows_ = 0;   // that are wanted: the first of those that are computed
+  std::vector<int64_t> key_;  // empty: the step is not repeated
   const RowSet* rows_ = nullptr;
   Rows h_, h_spare_;      // residual streams of rows_
   Rows pre_, pre_spare_;  // `pre` handed to the next attention half
@@ -160,11 +183,13 @@ class Forward {
   std::vector<float> draft_confidence_;
   Backend::Buffer draft_logits_;  // first those of position 0 of all sequences
   int64_t draft_logits_capacity_ = 0;
+  int64_t draft_sequences_ = 0;
   int64_t draft_next_ = 0;  // position whose logits are due
 
   Observer observer_;
   Backend::Buffer host_rows_;
   int64_t host_rows_capacity_ = 0;  // bytes
+  std::vector<int32_t> likeliest_;
 };
 
 }  // namespace tidemill

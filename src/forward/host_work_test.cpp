@@ -59,11 +59,19 @@ class HostWork : public testing::Test {
     }
     backend_->take();
   }
-  Counts step() {
+  Counts step(Fetch fetch = Fetch::kLogits) {
     const std::vector<int32_t> token{7};
     std::vector<StepItem> items;
     for (Sequence& s : sequences_) items.push_back({&s, token, Logits::kAll});
-    EXPECT_TRUE(bench_.forward().run(items));
+    for (Sequence& s : sequences_) EXPECT_TRUE(bench_.pool().reserve(s, s.length() + 1));
+    EXPECT_TRUE(bench_.forward().prepare(items));
+    const auto output = bench_.forward().execute(fetch);
+    EXPECT_TRUE(output);
+    if (fetch == Fetch::kLikeliest) {
+      EXPECT_EQ(output->likeliest.size(), items.size());
+      EXPECT_EQ(output->logits.data, nullptr);
+    }
+    Forward::commit(items);
     return backend_->take();
   }
 
@@ -79,7 +87,8 @@ class HostWork : public testing::Test {
 TEST_F(HostWork, AStepSendsOnceWaitsForNothingAndFetchesItsLogits) {
   prefill(3);
   for (int i = 0; i < 4; ++i) {  // with and without an entry of ratio 2
-    EXPECT_EQ(step(), (Counts{.staged = 1, .copied = 1, .finished = 1}));
+    const Fetch fetch = i % 3 == 0 ? Fetch::kLikeliest : Fetch::kLogits;
+    EXPECT_EQ(step(fetch), (Counts{.staged = 1, .copied = 1, .finished = 1}));
     EXPECT_EQ(backend_->at_last_product(), (Counts{.staged = 1}));
   }
 }

@@ -9,8 +9,8 @@
 
 namespace tidemill {
 
-// A vector for the host. Ops read device(), which is valid after Backend::stage of staged() and
-// until the values change.
+// A vector for the host. Ops read device(), which is valid from Backend::stage of staged() on until
+// the next stage(), or until the values change.
 template <typename T>
 class StepArray {
  public:
@@ -22,7 +22,7 @@ class StepArray {
   void append(Iterator begin, Iterator end) {
     values_.insert(values_.end(), begin, end);
   }
-  void resize(size_t size) { values_.resize(size); }
+  void resize(size_t size, T value = {}) { values_.resize(size, value); }
   void clear() { values_.clear(); }
 
   size_t size() const { return values_.size(); }

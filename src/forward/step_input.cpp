@@ -211,6 +211,12 @@ void build_step_input(const Config& config, const EngramHash& engram, const Stat
   if (in.cut) builder.narrow_engram();
   builder.mark_images(in.all, nullptr);
   builder.mark_images(in.tail, &in.tail_row);
+  for (RowSet* rows : {&in.all, &in.tail}) {
+    for (size_t ratio = 1; ratio <= 2; ++ratio) {
+      const auto& visible = rows->visible[ratio];
+      rows->most_visible[ratio] = visible.empty() ? 0 : *std::ranges::max_element(visible);
+    }
+  }
 }
 
 }  // namespace tidemill

@@ -41,6 +41,7 @@ struct RowSet {
   StepArray<int64_t> step_row;    // per sequence: number of that row
   StepArray<int64_t> ring_store;  // ring row of each token, from the start of the slots; -1: none
   StepArray<int64_t> visible[3];  // [ratio]: entries that each token may select
+  int64_t most_visible[3] = {};   // [ratio]: the largest of them, or more
   StepArray<uint8_t> image;       // empty: no image tokens
 
   void clear();
@@ -83,8 +84,16 @@ struct StepInput {
   const EntrySet& entries_of(int64_t ratio) const {
     return entries[static_cast<size_t>(ratio - 1)];
   }
-  // Every array, for Backend::stage.
+  // Every array, for Backend::stage: the one whose size belongs to no row is the last.
   std::vector<StagedArray> staged();
+
+  // Whether every row has an entry of ratio 1 and wants its logits, as those of decode steps and
+  // verifications do: then the number of rows says what ops the step has.
+  bool uniform() const;
+  // Fills a uniform step up to `rows` with copies of its last row that leave nothing in any cache:
+  // they choose the experts that are read anyway. All arrays get as many elements, and bounds are
+  // rounded up, so that steps of one size differ in values only.
+  void fill_up(int64_t rows);
 };
 
 // Two equivalent ways to run a cut (bounded replay): compute every row and hide what the tail must

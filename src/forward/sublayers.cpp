@@ -151,14 +151,13 @@ void Forward::select_entries(const Scope& scope, const IndexerWeights& w) {
   backend_->linear(
       {.w = &w.weights_proj, .x = x_, .y = weight, .scale = static_cast<float>(factor)});
 
-  const StepArray<int64_t>& visible = scope.rows->visible[role.ratio];
   backend_->index_select({.q = q,
                           .weight = weight,
                           .heads = heads,
                           .keys = paged(role.kv_source, true),
                           .sequence = scope.rows->sequence.device(),
-                          .visible = visible.device(),
-                          .most_visible = *std::ranges::max_element(visible),
+                          .visible = scope.rows->visible[role.ratio].device(),
+                          .most_visible = scope.rows->most_visible[role.ratio],
                           .topk = config.index_topk,
                           .selected = work_.selected,
                           .pool_block = config.candidate_block_size,

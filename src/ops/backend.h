@@ -24,6 +24,7 @@
 #include "ops/gather/gather.h"
 #include "ops/hyper_connection/hyper_connection.h"
 #include "ops/index_select/index_select.h"
+#include "ops/likeliest/likeliest.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
 #include "ops/norm/norm.h"
@@ -73,11 +74,22 @@ class Backend {
   // Between memory of the backend and of the host, any way; after the ops before it. Finished on
   // return; finish() tells whether it failed. Any thread.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
-  // Makes arrays of the host readable for ops, until stage() has been called twice more. Errors:
+  // Makes arrays of the host readable for the ops that follow, until stage() is called again. On a
+  // device the addresses depend on the sizes alone, until a larger call than all before. Error
   // kDevice.
   virtual Status stage(std::span<const StagedArray> arrays) = 0;
   // Waits for the ops before it. Error kDevice: one of them failed, and so does whatever follows.
   virtual Status finish() = 0;
+
+  // ---- Ops that come again. A device takes longer to be told of a decode step's 1,500 ops than to
+  // run them, unless it has them recorded.
+  // How many rows a step of `rows` is filled up to, so that few different ones are met; 0: it is
+  // run as it is, outside of repeat().
+  virtual int64_t repeated_rows(int64_t) const { return 0; }
+  // What `ops` enqueues. It may be called or not: where the key is equal, so must be every argument
+  // of every op in it (not the values behind the pointers), and their order.
+  virtual void repeat(std::span<const int64_t> /*key*/, const std::function<void()>& ops) { ops(); }
+
   // Whether the ops have room for a model of these sizes. Error kConfig.
   virtual Status check(const Config& config) const = 0;
 
@@ -101,6 +113,7 @@ class Backend {
   virtual void route(const RouteArgs&) = 0;
   virtual void experts(const ExpertsArgs&) = 0;
   virtual void engram_gate(const EngramGateArgs&) = 0;
+  virtual void likeliest(const LikeliestArgs&) = 0;
 
   // Formats of the three kinds of cache row.
   RowFormat window_format(int64_t width) const {
@@ -132,6 +145,9 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(ThreadTeam& team, CpuIsa isa =
 // TIDEMILL_CUDA). kPlain: one obvious kernel an operation, equal to the reference backend bit for
 // bit but for its calls of the host's functions; the others are tested against it.
 enum class CudaKernels { kFast, kPlain };
-Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels kernels = CudaKernels::kFast);
+// Whether ops that come again are launched as CUDA graphs, or one by one.
+enum class CudaGraphs { kOn, kOff };
+Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels kernels = CudaKernels::kFast,
+                                                   CudaGraphs graphs = CudaGraphs::kOn);
 
 }  // namespace tidemill

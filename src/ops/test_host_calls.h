@@ -369,6 +369,12 @@ class HostCalls : public Backend {
     call.in(a.image, a.h.count), call.out(a.gate);
     run(call, [&] { device_->engram_gate(a); });
   }
+  void likeliest(const LikeliestArgs& args) override {
+    LikeliestArgs a = args;
+    HostCall call;
+    call.in(a.logits), call.out(a.id, a.logits.count);
+    run(call, [&] { device_->likeliest(a); });
+  }
 
  private:
   template <typename Op>

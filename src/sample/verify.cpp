@@ -78,6 +78,21 @@ Result<Verdict> verify_keyed(Sampler& sampler, std::span<const float> target,
   }
 }
 
+Result<Verdict> verify_likeliest(std::span<const int32_t> likeliest,
+                                 std::span<const int32_t> drafts, int64_t position) {
+  assert(likeliest.size() == drafts.size() + 1);
+  for (size_t j = 0;; ++j) {
+    const int32_t token = likeliest[j];
+    if (token < 0) {
+      return fail(ErrorCode::kInternal,
+                  "logits for position {} have no largest number; the weights or a kernel are at "
+                  "fault",
+                  position + static_cast<int64_t>(j));
+    }
+    if (j == drafts.size() || token != drafts[j]) return Verdict{static_cast<int64_t>(j), token};
+  }
+}
+
 Result<Verdict> verify_rejection(Sampler& sampler, std::span<const float> target,
                                  std::span<const int32_t> drafts, std::span<const float> q,
                                  const SamplingParams& params, TokenHistory& history,

@@ -32,6 +32,11 @@ Result<Verdict> verify_keyed(Sampler& sampler, std::span<const float> target,
                              std::span<const int32_t> drafts, const SamplingParams& params,
                              TokenHistory& history, int64_t position);
 
+// The same for a greedy temperature and logits as the model gives them: `likeliest` [n + 1] has the
+// target's token at each position, -1 where there is none. Error kInternal: such a row was reached.
+Result<Verdict> verify_likeliest(std::span<const int32_t> likeliest,
+                                 std::span<const int32_t> drafts, int64_t position);
+
 // Rejection sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318).
 // With p_j the target's processed distribution and q_j the one that draft x was drawn from, x is
 // accepted with probability min(1, p_j(x) / q_j(x)); the first that is not is replaced by a token

@@ -366,5 +366,45 @@ TEST(VerifyRejection, BadDraftRowsDoNoHarm) {
   }
 }
 
+TEST(VerifyLikeliest, AgreesWithTheRowsThatItWasMadeOf) {
+  constexpr int64_t kVocabulary = 40;
+  const Model target = random_model(kVocabulary, 1.0f);
+  SamplingParams params;
+  params.temperature = 0;
+  Sampler sampler(kVocabulary);
+  std::mt19937 random(3);
+  for (int run = 0; run < 200; ++run) {
+    // Most drafts are the target's own tokens.
+    Tokens tokens{static_cast<int32_t>(random() % kVocabulary)}, drafts;
+    const size_t count = random() % 4;
+    for (Tokens all = tokens; drafts.size() < count;) {
+      const std::vector<float> row = target(all);
+      const auto own = std::max_element(row.begin(), row.end()) - row.begin();
+      drafts.push_back(random() % 4 == 0 ? 7 : static_cast<int32_t>(own));
+      all.push_back(drafts.back());
+    }
+    const std::vector<float> rows = target_rows(target, tokens, drafts);
+    Tokens likeliest;
+    for (size_t j = 0; j <= count; ++j) {
+      const auto row = rows.begin() + static_cast<int64_t>(j) * kVocabulary;
+      likeliest.push_back(static_cast<int32_t>(std::max_element(row, row + kVocabulary) - row));
+    }
+    TokenHistory history = history_of(tokens);
+    const auto expected = verify_keyed(sampler, rows, drafts, params, history, 1);
+    const auto verdict = verify_likeliest(likeliest, drafts, 1);
+    ASSERT_TRUE(expected && verdict);
+    EXPECT_EQ(verdict->accepted, expected->accepted);
+    EXPECT_EQ(verdict->next, expected->next);
+  }
+}
+
+TEST(VerifyLikeliest, ARowWithoutATokenIsAnErrorOnceItIsReached) {
+  EXPECT_EQ(verify_likeliest(Tokens{3, -1}, Tokens{4}, 10)->next, 3);
+  const auto reached = verify_likeliest(Tokens{3, -1}, Tokens{3}, 10);
+  ASSERT_FALSE(reached);
+  EXPECT_EQ(reached.error().code, ErrorCode::kInternal);
+  EXPECT_THAT(reached.error().message, testing::HasSubstr("position 11"));
+}
+
 }  // namespace
 }  // namespace tidemill

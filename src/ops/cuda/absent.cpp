@@ -4,7 +4,7 @@
 
 namespace tidemill {
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels) {
+Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels, CudaGraphs) {
   return fail(ErrorCode::kDevice,
               "this program was built without CUDA: build it with -DTIDEMILL_CUDA=ON, or use "
               "--backend cpu");

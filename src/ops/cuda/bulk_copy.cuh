@@ -60,7 +60,8 @@ __device__ inline void bulk_copy(void* shared, const void* global, uint32_t byte
 template <int kBytes>
 __device__ void copy_async(uint32_t shared, const void* global) {
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global)
+                 : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes)
                  : "memory");
@@ -80,9 +81,9 @@ __device__ inline uint4 load_shared(uint32_t shared) {
                : "memory");
   return v;
 }
-__device__ inline uint32_t load_shared_word(uint32_t shared) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
+__device__ inline uint2 load_shared_words(uint32_t shared) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared) : "memory");
   return v;
 }
 

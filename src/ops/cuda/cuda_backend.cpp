@@ -8,6 +8,7 @@
 
 #include "model/config.h"
 #include "ops/backend.h"
+#include "ops/cuda/cuda_graphs.h"
 #include "ops/cuda/launch.h"
 
 namespace tidemill {
@@ -15,57 +16,80 @@ namespace cuda {
 
 namespace {
 
-// Pinned memory of the host, from which staged arrays are sent in one transfer, and the device's.
+// Staged arrays lie in one piece of the device, so that their addresses do not change from step to
+// step; the stream's order keeps a transfer behind those who still read the last one's. They are
+// sent from pieces of pinned memory in turn: the host need not wait for the last transfer.
 class StagingArea {
  public:
-  ~StagingArea() {
-    if (sent_ != nullptr) cudaEventDestroy(sent_);
-    cudaFreeHost(host_);
-    cudaFree(device_);
+  ~StagingArea() { release(); }
+
+  // A piece of so many bytes that no transfer reads any more.
+  cudaError_t next(int64_t bytes, cudaStream_t stream) {
+    constexpr int64_t kLeast = 1 << 20;  // growing costs all graphs
+    if (bytes > bytes_) {
+      const auto error = grow(std::max(2 * bytes, kLeast), stream);
+      if (error != cudaSuccess) return error;
+    }
+    turn_ = (turn_ + 1) % hosts_.size();
+    return cudaEventSynchronize(hosts_[turn_].sent);
   }
-  // Until the host may write to it again.
-  cudaError_t wait() {
-    if (sent_ != nullptr) return cudaEventSynchronize(sent_);
-    return cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming);
-  }
-  // What ops enqueued before have read of the device's part is overwritten behind them.
-  cudaError_t send(int64_t bytes, cudaStream_t stream) {
-    const cudaError_t error =
-        cudaMemcpyAsync(device_, host_, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream);
-    return error == cudaSuccess ? cudaEventRecord(sent_, stream) : error;
-  }
-  cudaError_t reserve(int64_t bytes, cudaStream_t stream) {
-    if (bytes <= bytes_) return cudaSuccess;
-    cudaStreamSynchronize(stream);
-    cudaFreeHost(host_);
-    cudaFree(device_);
-    host_ = device_ = nullptr;
-    bytes_ = 0;
-    const int64_t wanted = 2 * bytes;
-    cudaError_t error = cudaMallocHost(&host_, static_cast<size_t>(wanted));
-    if (error == cudaSuccess) error = cudaMalloc(&device_, static_cast<size_t>(wanted));
-    if (error == cudaSuccess) bytes_ = wanted;
-    return error;
-  }
-  std::byte* host() const { return static_cast<std::byte*>(host_); }
+  std::byte* host() const { return static_cast<std::byte*>(hosts_[turn_].memory); }
   std::byte* device() const { return static_cast<std::byte*>(device_); }
+  cudaError_t send(int64_t bytes, cudaStream_t stream) {
+    const auto error = cudaMemcpyAsync(device_, hosts_[turn_].memory, static_cast<size_t>(bytes),
+                                       cudaMemcpyHostToDevice, stream);
+    return error != cudaSuccess ? error : cudaEventRecord(hosts_[turn_].sent, stream);
+  }
 
  private:
-  void* host_ = nullptr;
+  struct Host {
+    void* memory = nullptr;
+    cudaEvent_t sent = nullptr;
+  };
+
+  cudaError_t grow(int64_t bytes, cudaStream_t stream) {
+    cudaStreamSynchronize(stream);
+    release();
+    cudaError_t error = cudaMalloc(&device_, static_cast<size_t>(bytes));
+    for (Host& host : hosts_) {
+      if (error == cudaSuccess) error = cudaMallocHost(&host.memory, static_cast<size_t>(bytes));
+      if (error == cudaSuccess) {
+        error = cudaEventCreateWithFlags(&host.sent, cudaEventDisableTiming);
+      }
+    }
+    if (error == cudaSuccess) bytes_ = bytes;
+    return error;
+  }
+  void release() {
+    cudaFree(device_);
+    device_ = nullptr;
+    for (Host& host : hosts_) {
+      cudaFreeHost(host.memory);
+      if (host.sent != nullptr) cudaEventDestroy(host.sent);
+      host = {};
+    }
+    bytes_ = 0;
+  }
+
   void* device_ = nullptr;
+  std::array<Host, 3> hosts_;
+  size_t turn_ = 0;
   int64_t bytes_ = 0;
-  cudaEvent_t sent_ = nullptr;
 };
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(CudaKernels kernels) { launch_.plain = kernels == CudaKernels::kPlain; }
+  CudaBackend(CudaKernels kernels, CudaGraphs graphs) : graphs_on_(graphs == CudaGraphs::kOn) {
+    launch_.plain = kernels == CudaKernels::kPlain;
+  }
   ~CudaBackend() override {
-    if (launch_.stream != nullptr) cudaStreamDestroy(launch_.stream);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
 
   Status open() {
-    note(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking));
+    note(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    note(graphs_.open());
+    launch_.stream = stream_;
     return health();
   }
 
@@ -81,7 +105,7 @@ class CudaBackend : public Backend {
                   "sequences",
                   bytes, cudaGetErrorName(error));
     }
-    note(cudaMemsetAsync(memory, 0, size, launch_.stream));
+    note(cudaMemsetAsync(memory, 0, size, stream_));
     return Buffer(static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); });
   }
   Result<Buffer> allocate_host(int64_t bytes) override {
@@ -100,7 +124,7 @@ class CudaBackend : public Backend {
     return static_cast<int64_t>(free);
   }
   // Scratch of Launch, which grows a quarter beyond what is asked for; staged arrays, scores of
-  // selections and what the driver takes for itself are the rest.
+  // selections, graphs and what the driver takes for itself are the rest.
   int64_t scratch_memory(const Config& c, int64_t tokens) const override {
     constexpr int64_t kRest = int64_t{2} << 30;
     const int64_t experts = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok) + 1;
@@ -112,34 +136,39 @@ class CudaBackend : public Backend {
   // Addresses tell on which side they are.
   void copy(void* to, const void* from, int64_t bytes) override {
     if (bytes <= 0) return;
-    note(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, launch_.stream));
-    note(cudaStreamSynchronize(launch_.stream));
+    note(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_));
+    note(cudaStreamSynchronize(stream_));
   }
 
   Status stage(std::span<const StagedArray> arrays) override {
     const auto padded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-    int64_t total = 0;
+    int64_t total = padded(1);  // also where all are empty
     for (const StagedArray& array : arrays) total += padded(array.bytes);
-    StagingArea& area = areas_[next_area_];
-    next_area_ = (next_area_ + 1) % areas_.size();
-    note(area.wait());
-    note(area.reserve(total, launch_.stream));
+    note(area_.next(total, stream_));
     CHECK_OK(health());
     int64_t at = 0;
     for (const StagedArray& array : arrays) {
       if (array.bytes > 0) {
-        std::memcpy(area.host() + at, array.data, static_cast<size_t>(array.bytes));
+        std::memcpy(area_.host() + at, array.data, static_cast<size_t>(array.bytes));
       }
-      *array.device = area.device() + at;
+      *array.device = area_.device() + at;
       at += padded(array.bytes);
     }
-    note(area.send(total, launch_.stream));
+    note(area_.send(total, stream_));
     return health();
   }
 
   Status finish() override {
-    note(cudaStreamSynchronize(launch_.stream));
+    note(cudaStreamSynchronize(stream_));
     return health();
+  }
+
+  int64_t repeated_rows(int64_t rows) const override {
+    return graphs_on_ ? Graphs::rows_for(rows) : 0;
+  }
+  void repeat(std::span<const int64_t> key, const std::function<void()>& ops) override {
+    if (!graphs_on_) return ops();
+    note(graphs_.repeat(launch_, key, ops));
   }
 
   Status check(const Config& c) const override {
@@ -177,12 +206,14 @@ class CudaBackend : public Backend {
   void route(const RouteArgs& a) override { run(cuda::route, a); }
   void experts(const ExpertsArgs& a) override { run(cuda::experts, a); }
   void engram_gate(const EngramGateArgs& a) override { run(cuda::engram_gate, a); }
+  void likeliest(const LikeliestArgs& a) override { run(cuda::likeliest, a); }
 
  private:
   template <typename Args>
   void run(void (*op)(Launch&, const Args&), const Args& args) {
     op(launch_, args);
-    note(cudaGetLastError());
+    const cudaError_t error = cudaGetLastError();
+    graphs_.capturing() ? graphs_.spoil(error) : note(error);
   }
   // The first failure stays: what ran after it computed on junk.
   void note(cudaError_t error) {
@@ -196,16 +227,18 @@ class CudaBackend : public Backend {
                 cudaGetErrorString(error), cudaGetErrorName(error));
   }
 
-  Launch launch_;
+  const bool graphs_on_;
+  cudaStream_t stream_ = nullptr;
+  Launch launch_;  // on stream_, unless graphs_ captures
+  Graphs graphs_;
+  StagingArea area_;
   std::atomic<cudaError_t> failure_ = cudaSuccess;
-  std::array<StagingArea, 3> areas_;
-  size_t next_area_ = 0;
 };
 
 }  // namespace
 }  // namespace cuda
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels kernels) {
+Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels kernels, CudaGraphs graphs) {
   int count = 0;
   if (const auto error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     return fail(ErrorCode::kDevice, "there is no CUDA device ({}); use --backend cpu",
@@ -221,7 +254,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(CudaKernels kernels) {
                 "(Hopper)",
                 major, minor);
   }
-  auto backend = std::make_unique<cuda::CudaBackend>(kernels);
+  auto backend = std::make_unique<cuda::CudaBackend>(kernels, graphs);
   CHECK_OK(backend->open());
   return backend;
 }

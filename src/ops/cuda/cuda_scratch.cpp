@@ -8,6 +8,10 @@ Scratch::~Scratch() { cudaFree(memory_); }
 
 void* Scratch::take(int64_t bytes, cudaStream_t stream) {
   if (bytes <= bytes_) return memory_;
+  ++moves_;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(stream, &capture);
+  if (capture != cudaStreamCaptureStatusNone) return nullptr;
   cudaStreamSynchronize(stream);  // whoever still reads the old memory
   cudaFree(memory_);
   bytes_ = 0;

@@ -16,73 +16,125 @@ constexpr int kFewThreads = 32 * kFewWarps;
 constexpr int kFewRows = 16;  // of a tile
 constexpr int kFewTokens = 8;
 
-// Rows g and g + 8 of a tile, as thread 4 g .. reads them.
-template <WeightFormat kFormat>
-struct RowPair {
-  ThreadRows<kFormat> low;
-  ThreadRows<kFormat> high;
+// Eight rows of a matrix.
+struct EightRows {
+  const void* data;
+  const uint8_t* scales;
+  int64_t row;
 };
 
-// A warp's chunks, `begin` to `end` of each job: a tile.
+// A tile as a thread reads it: its pieces of rows g and g + 8, and a warp's scales, of which a pair
+// of chunks has a word per row and chunk (FP4; thread 2 r + c those of row r, chunk c) or one per
+// eight rows and chunk (FP8; thread 2 c + h those of half h).
+template <WeightFormat kFormat>
+struct RowPair {
+  const uint8_t* low = nullptr;
+  const uint8_t* high = nullptr;
+  const uint8_t* scales = nullptr;
+
+  RowPair() = default;
+  __device__ RowPair(const EightRows& first, const EightRows& second, int64_t columns) {
+    low = ThreadRows<kFormat>(first.data, first.scales, columns, first.row).pieces;
+    high = ThreadRows<kFormat>(second.data, second.scales, columns, second.row).pieces;
+    const int lane = threadIdx.x % 32;
+    if constexpr (kFormat == WeightFormat::kFp4Row) {
+      const EightRows& rows = lane < 16 ? first : second;
+      scales = rows.scales + (rows.row + lane / 2 % 8) * (columns / 32);
+    } else if constexpr (kFormat == WeightFormat::kFp8Block) {
+      const EightRows& rows = lane % 2 == 0 ? first : second;
+      scales = rows.scales + rows.row / 32 * (columns / 32);
+    }
+  }
+};
+
+// A warp's chunks, `begin` to `end` of each job: a tile. They come in pairs, 128 bytes of a row,
+// the last of a job perhaps alone.
 template <WeightFormat kFormat>
 class FewStream {
  public:
-  static constexpr int kDepth = 6;
-  static constexpr int kScales = ThreadRows<kFormat>::kScaled ? 2 : 0;
-  static constexpr int kSlotBytes = 32 * (2 * kPieceBytes + kScales * 4);
+  static constexpr int kDepth = 3;
+  static constexpr bool kFp4 = kFormat == WeightFormat::kFp4Row;
+  static constexpr bool kScaled = ThreadRows<kFormat>::kScaled;
+  static constexpr int kScales = 4 * 32 * kPieceBytes;  // where they lie: behind the pieces
+  static constexpr int kSlotBytes = kScales + (kScaled ? 128 : 0);
   static constexpr int kBytes = kDepth * kSlotBytes;  // of a warp
 
   // `memory`: this warp's. rows_of(job): the tile of job 0 to jobs - 1.
   template <typename RowsOf>
   __device__ FewStream(void* memory, int jobs, int begin, int end, const RowsOf& rows_of)
       : jobs_(begin < end ? jobs : 0), begin_(begin), end_(end) {
-    base_ =
+    first_ =
         static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + threadIdx.x % 32 * kPieceBytes;
+    asm volatile("" : "+r"(first_));  // computed once
     if (jobs_ > 0) start(rows_of);
-    for (int i = 0; i < kDepth; ++i) issue(i, rows_of);
+    for (int i = 0; i < kDepth; ++i) issue(first_ + i * kSlotBytes, rows_of);
+    slot_ = first_;
   }
 
-  // The next chunk of the stream; its number is `chunk`.
+  // The next pair of the stream; its first is number `chunk`.
   template <typename RowsOf>
-  __device__ void next(int chunk, Chunk<kFormat>& now, const RowsOf& rows_of) {
+  __device__ void next(int chunk, Chunk<kFormat> (&now)[2], const RowsOf& rows_of) {
     wait_copies<kDepth - 1>();
-    const uint32_t slot = base_ + slot_ * kSlotBytes;
-    const int shift = ThreadRows<kFormat>::scale_at(chunk) % 4 * 8;
+    __syncwarp();  // scales that other threads have copied
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      now.piece[i] = load_shared(slot + i * 32 * kPieceBytes);
-      if constexpr (kScales > 0) now.scale[i] = load_shared_word(scale(slot, i)) >> shift & 255u;
+    for (int i = 0; i < 4; ++i) now[i / 2].piece[i % 2] = load_shared(piece(slot_, i));
+    if constexpr (kScaled) {
+      const uint32_t scales = slot_ - threadIdx.x % 32 * kPieceBytes + kScales;
+      uint32_t words[2][2];  // of chunk, half
+      if constexpr (kFp4) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint2 both = load_shared_words(scales + threadIdx.x % 32 / 4 * 8 + half * 64);
+          words[0][half] = both.x;
+          words[1][half] = both.y;
+        }
+      } else {
+        const uint4 all = load_shared(scales);
+        words[0][0] = all.x, words[0][1] = all.y, words[1][0] = all.z, words[1][1] = all.w;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int shift = ThreadRows<kFormat>::scale_at(chunk + i / 2) % 4 * 8;
+        now[i / 2].scale[i % 2] = words[i / 2][i % 2] >> shift & 255u;
+      }
     }
+    __syncwarp();  // all have read what is overwritten now
     issue(slot_, rows_of);
-    slot_ = slot_ + 1 == kDepth ? 0 : slot_ + 1;
+    slot_ += kSlotBytes;
+    if (slot_ == first_ + kBytes) slot_ = first_;
   }
 
  private:
-  // Behind the pieces.
-  __device__ uint32_t scale(uint32_t slot, int half) const {
-    return slot + 2 * 32 * kPieceBytes + half * 128 - threadIdx.x % 32 * (kPieceBytes - 4);
-  }
+  // Of both rows of the first chunk, then of the second.
+  __device__ static uint32_t piece(uint32_t slot, int i) { return slot + i * 32 * kPieceBytes; }
   template <typename RowsOf>
   __device__ void start(const RowsOf& rows_of) {
     rows_ = rows_of(job_);
-    rows_.low.pieces += begin_ * kChunkBytes;
-    rows_.high.pieces += begin_ * kChunkBytes;
+    rows_.low += begin_ * kChunkBytes;
+    rows_.high += begin_ * kChunkBytes;
     chunk_ = begin_;
   }
   template <typename RowsOf>
-  __device__ void issue(int place, const RowsOf& rows_of) {
+  __device__ void issue(uint32_t slot, const RowsOf& rows_of) {
     if (job_ < jobs_) {
-      const uint32_t slot = base_ + place * kSlotBytes;
-      copy_async<16>(slot, rows_.low.pieces);
-      copy_async<16>(slot + 32 * kPieceBytes, rows_.high.pieces);
-      if constexpr (kScales > 0) {
-        const int at = ThreadRows<kFormat>::scale_at(chunk_) & ~3;
-        copy_async<4>(scale(slot, 0), rows_.low.scales + at);
-        copy_async<4>(scale(slot, 1), rows_.high.scales + at);
+      copy_async<16>(piece(slot, 0), rows_.low);
+      copy_async<16>(piece(slot, 1), rows_.high);
+      if (chunk_ + 1 < end_) {
+        copy_async<16>(piece(slot, 2), rows_.low + kChunkBytes);
+        copy_async<16>(piece(slot, 3), rows_.high + kChunkBytes);
       }
-      rows_.low.pieces += kChunkBytes;
-      rows_.high.pieces += kChunkBytes;
-      if (++chunk_ == end_ && ++job_ < jobs_) start(rows_of);
+      if constexpr (kScaled) {
+        const int lane = threadIdx.x % 32;
+        const int chunk = chunk_ + (kFp4 ? lane % 2 : lane / 2);
+        const int at = kFp4 ? 4 * chunk : 2 * chunk & ~3;
+        if (chunk < end_ && (kFp4 || lane < 4)) {
+          copy_async<4>(slot - lane * (kPieceBytes - 4) + kScales, rows_.scales + at);
+        }
+      }
+      rows_.low += 2 * kChunkBytes;
+      rows_.high += 2 * kChunkBytes;
+      chunk_ += 2;
+      if (chunk_ >= end_ && ++job_ < jobs_) start(rows_of);
     }
     commit_copies();
   }
@@ -93,8 +145,8 @@ class FewStream {
   int end_;
   int chunk_ = 0;
   int job_ = 0;
-  int slot_ = 0;
-  uint32_t base_;
+  uint32_t first_;  // slot
+  uint32_t slot_;   // whose turn it is
 };
 
 // A thread's activations (layout kRows) for one chunk of eight tokens: those of token lane / 4.
@@ -133,18 +185,20 @@ __device__ __forceinline__ void add_job(FewStream<kFormat>& stream, const RowsOf
                                         const uint16_t* token, int begin, int end,
                                         float (&acc)[4]) {
   __syncwarp();
-  ChunkTokens<kFormat> next;
-  if (begin < end) next.load(token, begin);
-  for (int c = begin; c < end; ++c) {
-    const ChunkTokens<kFormat> x = next;
-    if (c + 1 < end) next.load(token, c + 1);
-    Chunk<kFormat> now;
+  for (int c = begin; c < end; c += 2) {
+    const bool two = c + 1 < end;
+    ChunkTokens<kFormat> x[2];
+    x[0].load(token, c);
+    x[1].load(token, two ? c + 1 : c);
+    Chunk<kFormat> now[2];
     stream.next(c, now, rows_of);
     // The whole warp goes one way: mma() is the work of all its threads.
-    if (__any_sync(0xFFFFFFFFu, now.large())) {
-      add_chunk_of<kFormat, true>(now, x, acc);
+    if (__any_sync(0xFFFFFFFFu, now[0].large() || (two && now[1].large()))) {
+      add_chunk_of<kFormat, true>(now[0], x[0], acc);
+      if (two) add_chunk_of<kFormat, true>(now[1], x[1], acc);
     } else {
-      add_chunk_of<kFormat, false>(now, x, acc);
+      add_chunk_of<kFormat, false>(now[0], x[0], acc);
+      if (two) add_chunk_of<kFormat, false>(now[1], x[1], acc);
     }
   }
 }

@@ -18,6 +18,7 @@
 #include "ops/gather/gather.h"
 #include "ops/hyper_connection/hyper_connection.h"
 #include "ops/index_select/index_select.h"
+#include "ops/likeliest/likeliest.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
 #include "ops/norm/norm.h"
@@ -30,15 +31,18 @@ namespace tidemill::cuda {
 // on one stream do not overlap.
 class Scratch {
  public:
-  Scratch() = default;
+  // Growing moves the memory, and is counted in `moves`.
+  explicit Scratch(int64_t& moves) : moves_(moves) {}
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // null: the device has no such memory; cudaGetLastError has the error.
+  // null: the device has no such memory; cudaGetLastError has the error. It cannot grow while the
+  // stream is captured: then null too, and a move is counted that makes the capture void.
   void* take(int64_t bytes, cudaStream_t stream);
 
  private:
+  int64_t& moves_;
   void* memory_ = nullptr;
   int64_t bytes_ = 0;
 };
@@ -46,11 +50,12 @@ class Scratch {
 // What an operation needs besides its arguments. One thread uses it at a time.
 struct Launch {
   cudaStream_t stream = nullptr;
-  bool plain = false;  // plain versions for all shapes
-  Scratch quantised;   // activations as a product reads them
-  Scratch products;    // results that only the operation itself reads
-  Scratch hidden;      // the inner activations of experts
-  Scratch lists;       // which tokens go to which expert
+  bool plain = false;        // plain versions for all shapes
+  int64_t moves = 0;         // of any scratch memory: captured launches have old addresses
+  Scratch quantised{moves};  // activations as a product reads them
+  Scratch products{moves};   // results that only the operation itself reads
+  Scratch hidden{moves};     // the inner activations of experts
+  Scratch lists{moves};      // which tokens go to which expert
 };
 
 // Most of each that the kernels have room for.
@@ -79,6 +84,7 @@ void attend(Launch&, const AttendArgs&);
 void route(Launch&, const RouteArgs&);
 void experts(Launch&, const ExpertsArgs&);
 void engram_gate(Launch&, const EngramGateArgs&);
+void likeliest(Launch&, const LikeliestArgs&);
 
 namespace plain {
 void linear(Launch&, const LinearArgs&);

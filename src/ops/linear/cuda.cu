@@ -49,10 +49,8 @@ __global__ void __launch_bounds__(kFewThreads, 3) few_kernel(Product a) {
   const int jobs = first < tiles ? (tiles - first + stride - 1) / stride : 0;
   const auto row_of = [&](int job) { return int64_t{first + job * stride} * kFewRows; };
   const auto rows_of = [&](int job) -> RowPair<kFormat> {
-    const auto from = [&](int64_t row) {
-      return ThreadRows<kFormat>(a.w.data, a.w.scales, a.w.cols, row);
-    };
-    return {from(row_of(job)), from(row_of(job) + 8)};
+    const int64_t row = row_of(job);
+    return {{a.w.data, a.w.scales, row}, {a.w.data, a.w.scales, row + 8}, a.w.cols};
   };
   FewStream<kFormat> stream(memory + threadIdx.x / 32 * FewStream<kFormat>::kBytes, jobs, begin,
                             end, rows_of);
@@ -162,11 +160,11 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_kernel(Product a) {
   }
 }
 
-// The same where tiles are fewer than multiprocessors: a cluster of kMostSegments blocks has a
-// tile, a block a segment of it, then an eighth of the rows to add up. Grid (segments, tiles of
-// rows, tiles of tokens).
-template <WeightFormat kFormat>
-__global__ void __cluster_dims__(kMostSegments, 1, 1) __launch_bounds__(kManyThreads, 1)
+// The same where tiles are fewer than multiprocessors: a cluster of blocks has a tile, a block a
+// segment of it, then its share of the rows to add up. Grid (segments, tiles of rows, tiles of
+// tokens).
+template <WeightFormat kFormat, int kSegments>
+__global__ void __cluster_dims__(kSegments, 1, 1) __launch_bounds__(kManyThreads, 1)
     split_kernel(Product a) {
   using Shared = ManyShared<false>;
   const auto cluster = cooperative_groups::this_cluster();
@@ -176,7 +174,7 @@ __global__ void __cluster_dims__(kMostSegments, 1, 1) __launch_bounds__(kManyThr
   const int64_t row = int64_t{blockIdx.y} * kManyRows;
   const int64_t token = int64_t{blockIdx.z} * kTileTokens;
   const auto tokens = static_cast<int>(min(int64_t{kTileTokens}, a.tokens - token));
-  const Segments segments{kMostSegments, segment, segment + 1};
+  const Segments segments{kSegments, segment, segment + 1};
   if (threadIdx.x >= kManyWorkers) {
     give_registers();
     if (threadIdx.x == kManyWorkers) {
@@ -189,12 +187,12 @@ __global__ void __cluster_dims__(kMostSegments, 1, 1) __launch_bounds__(kManyThr
     multiply_tile<kFormat>(a, shared, row, padded_tokens(tokens), segments);
     cluster.sync();
     const auto units = static_cast<int>(a.w.cols / unit_columns(kFormat));
-    constexpr int kShare = kManyRows / kMostSegments;
+    constexpr int kShare = kManyRows / kSegments;
     const int r = segment * kShare + threadIdx.x % kShare;
     for (int t = threadIdx.x / kShare; t < tokens; t += kManyWorkers / kShare) {
       float total = 0;
       bool first = true;
-      for (int s = 0; s < kMostSegments; ++s) {
+      for (int s = 0; s < kSegments; ++s) {
         if (segments.begin(s, units) == segments.begin(s + 1, units)) continue;
         const float* sums = cluster.map_shared_rank(shared.results(), s);
         const float sum = sums[t * Shared::kStride + r];
@@ -245,7 +243,8 @@ void many(const Product& a, cudaStream_t stream) {
     };
     allow(many_kernel<kFormat, false>, kBytes);
     allow(many_kernel<kFormat, true>, kSegmentedBytes);
-    allow(split_kernel<kFormat>, kBytes);
+    allow(split_kernel<kFormat, 4>, kBytes);
+    allow(split_kernel<kFormat, 8>, kBytes);
     int value = 0;
     cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0);
     return value;
@@ -255,12 +254,16 @@ void many(const Product& a, cudaStream_t stream) {
   const dim3 grid(token_tiles, row_tiles);
   if (a.segments == 1) {
     many_kernel<kFormat, false><<<grid, kManyThreads, kBytes, stream>>>(a);
-  } else if (a.segments < kMostSegments ||
-             token_tiles * row_tiles * 3 > static_cast<unsigned>(multiprocessors)) {
+  } else if (a.segments == 2 ||
+             token_tiles * row_tiles * 2 > static_cast<unsigned>(multiprocessors)) {
     many_kernel<kFormat, true><<<grid, kManyThreads, kSegmentedBytes, stream>>>(a);
   } else {
-    split_kernel<kFormat>
-        <<<dim3(kMostSegments, row_tiles, token_tiles), kManyThreads, kBytes, stream>>>(a);
+    const dim3 split(a.segments, row_tiles, token_tiles);
+    if (a.segments == 8) {
+      split_kernel<kFormat, 8><<<split, kManyThreads, kBytes, stream>>>(a);
+    } else {
+      split_kernel<kFormat, 4><<<split, kManyThreads, kBytes, stream>>>(a);
+    }
   }
 }
 

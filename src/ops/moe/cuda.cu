@@ -65,8 +65,8 @@ __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, v
   const auto rows_of = [&](int job) -> RowPair<kFormat> {
     const Item& item = tiles.item(a, job);
     const int64_t channel = min(channel_of(job), a.inter - 8);
-    return {{item.w1.data, item.w1.scales, a.hidden, channel},
-            {item.w3.data, item.w3.scales, a.hidden, channel}};
+    return {
+        {item.w1.data, item.w1.scales, channel}, {item.w3.data, item.w3.scales, channel}, a.hidden};
   };
   FewStream<kFormat> stream(memory, tiles.jobs, 0, chunks, rows_of);
   const uint16_t* x = kFormat == kShared ? a.x_shared : a.x_routed;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void few_outer(const Moe& a, const FewTiles& tiles, v
   const auto rows_of = [&](int job) -> RowPair<kFormat> {
     const StoredWeights& w = tiles.item(a, job).w2;
     const int64_t row = int64_t{tiles.in_item(job)} * kFewRows;
-    return {{w.data, w.scales, a.inter, row}, {w.data, w.scales, a.inter, row + 8}};
+    return {{w.data, w.scales, row}, {w.data, w.scales, row + 8}, a.inter};
   };
   FewStream<kFormat> stream(memory, tiles.jobs, 0, chunks, rows_of);
   for (int job = 0; job < tiles.jobs; ++job) {
