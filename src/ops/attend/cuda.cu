@@ -1,14 +1,13 @@
-// Attention on tensor cores. Where tokens are many, a block takes one at a time, and its four
-// warpgroups are stages that tiles of 64 keys go through: one widens them, one turns scores into
-// probabilities, two add up the values, of half of the channels each. Few tokens are divided among
-// more blocks (cuda_few.cuh). Every sum is the same sequence of products in both, so a token's bits
-// do not depend on how many there are.
+// Attention on tensor cores. Where tokens are many, a block takes one at a time: two warpgroups
+// take turns at tiles of 64 keys, widen them and turn scores into probabilities; two add up the
+// values, of half of the channels each. Few tokens are divided among more blocks (cuda_few.cuh).
+// Every sum is the same sequence of products in both, so a token's bits do not depend on how many
+// there are.
 #include <algorithm>
 #include <cmath>
 
 #include "ops/attend/cuda_few.cuh"
 #include "ops/attend/cuda_softmax.cuh"
-#include "ops/attend/cuda_stream.cuh"
 
 namespace tidemill::cuda {
 namespace {
@@ -18,95 +17,77 @@ struct Shared {
   uint8_t q[kTile * kDim * 2];
   uint8_t keys[2][kTile * kDim * 2];  // tile `number` of a block is in number % 2
   Softened softened[2];
-  Staged staged;
-  float2 denominators[2][kTile];  // largest product and sum of a head after a token's last tile
 };
 
-// Barriers: those of tile `number` are + number % 2. What a tile is softened into needs none of its
-// own: it was read before the keys of the tile before last were released.
-constexpr int kWidened = 1;   // to the one that softens
-constexpr int kGiven = 3;     // to those that add values
-constexpr int kReleased = 5;  // and back to the one that widens
-constexpr int kQuery = 7;     // the first two
+// Barriers: those of tile `number` are + number % 2, and also its warpgroup is number % 2.
+constexpr int kWidened = 1;   // within the warpgroup
+constexpr int kSoftened = 3;  // to the warpgroup of the next tile
+constexpr int kGiven = 5;     // to those that add values
+constexpr int kReleased = 7;  // and back
+constexpr int kQuery = 9;     // all that read the query
 
 __device__ void prefetch_query(const AttendArgs& a, int64_t t) {
   const auto bytes = static_cast<uint32_t>(a.q.width * int64_t{sizeof(float)});
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a.q.f32(t)), "r"(bytes));
 }
 
-// By the first two warpgroups, when nobody multiplies the query before any more.
 template <int kDim>
-__device__ void replace_query(const AttendArgs& a, int64_t t, Shared<kDim>& shared) {
-  wait_at(kQuery, 2 * kWarpgroup);
-  load_query<kDim, 8>(a, t, static_cast<int>(threadIdx.x / 32), shared.q);
-  fence_shared_for_wgmma();
-  wait_at(kQuery, 2 * kWarpgroup);
-}
-
-template <int kDim>
-__device__ void widen_tokens(const AttendArgs& a, Shared<kDim>& shared) {
-  int number = 0;  // of the next tile, over all tokens of the block
+__device__ void soften_tokens(const AttendArgs& a, float scale, Shared<kDim>& shared) {
+  const int own = static_cast<int>(threadIdx.x / kWarpgroup);
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
+  int number = 0;  // of a token's first tile, over all tokens of the block
   for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
+    if (threadIdx.x == 0 && t + gridDim.x < a.q.count) prefetch_query(a, t + gridDim.x);
     const KeyTiles tiles(a, t);
     const int count = tiles.count();
     if (count == 0) continue;
     const KeyRows rows(a, t);
-    RowStream<kDim> stream(a, tiles, rows, shared.staged);
-    if (threadIdx.x == 0 && t + gridDim.x < a.q.count) prefetch_query(a, t + gridDim.x);
-    replace_query<kDim>(a, t, shared);
+    int tile = (number + own) % 2;
+    RowAddresses at{};
+    if (tile < count) at = find_rows(a, tiles, rows, tile);
+    wait_at(kQuery, 2 * kWarpgroup);  // nobody multiplies the query before any more
+    load_query<kDim, 8>(a, t, static_cast<int>(threadIdx.x / 32), shared.q);
+    fence_shared_for_wgmma();
+    wait_at(kQuery, 2 * kWarpgroup);
 #pragma unroll 1
-    for (int tile = 0; tile < count; ++tile, ++number) {
-      const int buffer = number % 2;
-      if (number >= 2) wait_at(kReleased + buffer, 3 * kWarpgroup);
-      stream.widen(tile, shared.keys[buffer]);
+    for (; tile < count; tile += 2) {
+      const int n = number + tile;
+      const int zero = unknown_zero();
+      uint8_t* keys = shared.keys[own] + zero;
+      RowAddresses next{};
+      widen_tile<kDim, kDim, 4>(
+          at, tile < tiles.of_window(), 0, keys,
+          [&] {
+            if (tile + 2 < count) next = find_rows(a, tiles, rows, tile + 2);
+          },
+          [&] {
+            if (n >= 2) wait_at(kReleased + own, 3 * kWarpgroup);
+          });
+      at = next;
       fence_shared_for_wgmma();
-      arrive_at(kWidened + buffer, 2 * kWarpgroup);
+      wait_at(kWidened + own, kWarpgroup);
+      float s[32];
+      multiply_query<kDim>(shared.q + zero, keys, s);
+      hide_absent(s, tiles.keys(tile));
+      if (n > 0) wait_at(kSoftened + 1 - own, 2 * kWarpgroup);
+      Softmax softmax;
+      if (tile > 0) softmax = shared.softened[1 - own].softmax[thread];
+      soften(s, scale, softmax, shared.softened[own + zero]);
+      fence_shared_for_wgmma();
+      arrive_at(kSoftened + own, 2 * kWarpgroup);
+      arrive_at(kGiven + own, 3 * kWarpgroup);
     }
+    number += count;
   }
   // No barrier is left with arrivals.
-  for (int last = max(number - 2, 0); last < number; ++last) {
-    wait_at(kReleased + last % 2, 3 * kWarpgroup);
-  }
-}
-
-template <int kDim>
-__device__ void soften_tokens(const AttendArgs& a, float scale, Shared<kDim>& shared) {
-  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
-  const int row = thread / 32 * 16 + thread % 32 / 4;
-  int number = 0;
-  for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
-    const KeyTiles tiles(a, t);
-    const int count = tiles.count();
-    if (count == 0) continue;
-    replace_query<kDim>(a, t, shared);
-    Softmax softmax;
-#pragma unroll 1
-    for (int tile = 0; tile < count; ++tile, ++number) {
-      const int buffer = number % 2;
-      const int zero = unknown_zero();
-      wait_at(kWidened + buffer, 2 * kWarpgroup);
-      float s[32];
-      multiply_query<kDim>(shared.q + zero, shared.keys[buffer], s);
-      hide_absent(s, tiles.keys(tile));
-      soften(s, scale, softmax, shared.softened[buffer + zero]);
-      if (tile == count - 1) {
-        add_columns(softmax);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          shared.denominators[buffer][row + 8 * r] = {softmax.largest[r], softmax.sum[r]};
-        }
-      }
-      fence_shared_for_wgmma();
-      arrive_at(kGiven + buffer, 3 * kWarpgroup);
-    }
-  }
+  if (number > 0 && (number - 1) % 2 != own) wait_at(kSoftened + 1 - own, 2 * kWarpgroup);
+  if (number > own) wait_at(kReleased + own, 3 * kWarpgroup);
 }
 
 template <int kDim>
 __device__ void add_values_of_tokens(const AttendArgs& a, float scale, Shared<kDim>& shared) {
   const int half = static_cast<int>(threadIdx.x / kWarpgroup) - 2;
   const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
-  const int row = thread / 32 * 16 + thread % 32 / 4;
   int number = 0;
   for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
     const int count = KeyTiles(a, t).count();
@@ -115,17 +96,10 @@ __device__ void add_values_of_tokens(const AttendArgs& a, float scale, Shared<kD
 #pragma unroll 1
     for (int tile = 0; tile < count; ++tile, ++number) {
       const int buffer = number % 2;
+      const Softened& softened = shared.softened[buffer];
       wait_at(kGiven + buffer, 3 * kWarpgroup);
-      if (tile == count - 1) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float2 of_row = shared.denominators[buffer][row + 8 * r];
-          softmax.largest[r] = of_row.x;
-          softmax.sum[r] = of_row.y;
-        }
-      }
-      add_values(sums, shared.softened[buffer],
-                 shared.keys[buffer] + half * (kDim / kPart / 2) * kPartBytes);
+      if (tile == count - 1) softmax = softened.softmax[thread];
+      add_values(sums, softened, shared.keys[buffer] + half * (kDim / kPart / 2) * kPartBytes);
       arrive_at(kReleased + buffer, 3 * kWarpgroup);
     }
     write_values(a, t, kDim, half * (kDim / 2), scale, softmax, sums, count != 0);
@@ -136,14 +110,9 @@ template <int kDim>
 __global__ void __launch_bounds__(kThreads, 1) attend_kernel(AttendArgs a, float scale) {
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
-  static_assert(sizeof(shared) <= 227 * 1024);
   if (threadIdx.x < 2 * kWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 96;");
-    if (threadIdx.x < kWarpgroup) {
-      widen_tokens(a, shared);
-    } else {
-      soften_tokens(a, scale, shared);
-    }
+    soften_tokens(a, scale, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
     add_values_of_tokens(a, scale, shared);

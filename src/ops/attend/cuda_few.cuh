@@ -71,7 +71,6 @@ constexpr int kRound = 10;  // tiles at once: all of the released model's
 struct SharedSlice {
   uint8_t keys[kRound][kTile * kSlice * 2];
   Softened softened[kRound];
-  Softmax softmax[kRound][kWarpgroup];
   float largest[kRound][kTile];
 };
 
@@ -125,7 +124,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         Softmax of_tile = state;
         soften(s, scale, of_tile, shared.softened[tile - first]);
-        shared.softmax[tile - first][thread] = of_tile;
       }
       for (int r = 0; r < 2; ++r) {
         state.largest[r] = fmaxf(state.largest[r], shared.largest[tile - first][row + 8 * r]);
@@ -139,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int tile = first; tile < end; ++tile) {
         const Softened& softened = shared.softened[tile - first];
         const float2 rescale = softened.rescale[thread];
-        const Softmax& of_tile = shared.softmax[tile - first][thread];
+        const Softmax& of_tile = softened.softmax[thread];
         softmax.sum[0] = __fmaf_rn(softmax.sum[0], rescale.x, of_tile.sum[0]);
         softmax.sum[1] = __fmaf_rn(softmax.sum[1], rescale.y, of_tile.sum[1]);
         add_values(sums, softened, shared.keys[tile - first]);
@@ -148,9 +146,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
   }
   wait_for_scores();  // without keys, too: what follows this kernel follows both
-  if (own != 0) return;
-  add_columns(softmax);
-  write_values(a, t, kDim, slice * kSlice, scale, softmax, sums, count != 0);
+  if (own == 0) write_values(a, t, kDim, slice * kSlice, scale, softmax, sums, count != 0);
 }
 
 }  // namespace tidemill::cuda

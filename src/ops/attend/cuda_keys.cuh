@@ -93,8 +93,8 @@ class KeyRows {
         (ring_row_ + static_cast<uint32_t>(j)) % static_cast<uint32_t>(a.ring_rows);
     return ring_ + row * bytes;
   }
-  __device__ uint32_t entry_number(int j) const { return static_cast<uint32_t>(selected_[j]); }
-  __device__ const std::byte* entry(const AttendArgs& a, uint32_t number) const {
+  __device__ const std::byte* entry(const AttendArgs& a, int j) const {
+    const auto number = static_cast<uint32_t>(selected_[j]);
     const auto per_block = static_cast<uint32_t>(a.entries.rows_per_block);
     const int64_t bytes = a.entries.format.width / 2 + a.entries.format.width / kEntryBlock;
     return a.entries.base + table_[number / per_block] * a.entries.block_bytes + a.entries.offset +
@@ -233,8 +233,7 @@ __device__ inline RowAddresses find_rows(const AttendArgs& a, const KeyTiles& ti
   for (int i = 0; i < 2; ++i) {
     const int key = static_cast<int>(threadIdx.x % 32) + i * 32;
     const std::byte* row = nullptr;
-    if (key < keys)
-      row = window ? rows.window(a, first + key) : rows.entry(a, rows.entry_number(first + key));
+    if (key < keys) row = window ? rows.window(a, first + key) : rows.entry(a, first + key);
     found.row[i] = reinterpret_cast<unsigned long long>(row);
   }
   return found;

@@ -113,19 +113,11 @@ struct alignas(16) Softmax {
   float sum[2] = {0, 0};                // of this thread's columns
 };
 
-// The sums of all columns, in all threads of a row.
-__device__ inline void add_columns(Softmax& softmax) {
-#pragma unroll
-  for (float& sum : softmax.sum) {
-    sum = add(sum, __shfl_xor_sync(~0u, sum, 1));
-    sum = add(sum, __shfl_xor_sync(~0u, sum, 2));
-  }
-}
-
 // From those that softened a tile to those that add its values.
 struct alignas(1024) Softened {
   uint8_t p[kTile * kTile * 2];  // [head][key] bf16, swizzled
   float2 rescale[kWarpgroup];    // factors of a thread's sums so far
+  Softmax softmax[kWarpgroup];
 };
 
 // `scale` is that of scores, also to powers of two, and undoes kKeyFactor. Afterwards the writes to
@@ -152,6 +144,7 @@ __device__ inline void soften(const float (&s)[32], float scale, Softmax& softma
     softmax.sum[r] = __fmaf_rn(softmax.sum[r], rescale[r], sum);
   }
   to.rescale[thread] = {rescale[0], rescale[1]};
+  to.softmax[thread] = softmax;
 }
 
 // As swizzled_tile, of rows that are the product's K: its columns go on in the next parts.
@@ -206,8 +199,7 @@ __device__ void add_values(ValueSums<kColumns>& sums, const Softened& softened,
   wgmma_wait<0>();
 }
 
-// Divides the sums of channels `channel` .. by the denominator and writes them; softmax has the
-// sums of all columns.
+// Divides the sums of channels `channel` .. by the denominator and writes them.
 template <int kColumns>
 __device__ void write_values(const AttendArgs& a, int64_t t, int64_t dim, int channel, float scale,
                              const Softmax& softmax, const ValueSums<kColumns>& sums, bool any) {
@@ -217,21 +209,26 @@ __device__ void write_values(const AttendArgs& a, int64_t t, int64_t dim, int ch
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int head = warp * 16 + lane / 4 + r * 8;
+    float sum = softmax.sum[r];
+    sum = add(sum, __shfl_xor_sync(~0u, sum, 1));
+    sum = add(sum, __shfl_xor_sync(~0u, sum, 2));
     if (head >= a.heads) continue;
     const float sink =
         exp2_fast(__fmaf_rn(softmax.largest[r], -scale, mul(a.sink.data[head], kLog2E)));
-    const float factor = any ? mul(inverse(add(softmax.sum[r], sink)), 1.0f / kKeyFactor) : 0.0f;
+    const float factor = any ? mul(inverse(add(sum, sink)), 1.0f / kKeyFactor) : 0.0f;
     float* to = a.out.f32(t) + head * dim + channel + lane % 4 * 8;
 #pragma unroll
     for (int group = 0; group < kColumns / kGroup; ++group) {
       const float* of_group = sums.block[group / kGroups] + group % kGroups * 16;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float* of = of_group + r * 2 + h;
-        const uint32_t low = bf16_pair(mul(of[0], factor), mul(of[4], factor));
-        const uint32_t high = bf16_pair(mul(of[8], factor), mul(of[12], factor));
-        *reinterpret_cast<uint4*>(to + group * kGroup + h * 4) = {low << 16, low & 0xFFFF0000u,
-                                                                  high << 16, high & 0xFFFF0000u};
+        float value[4];
+#pragma unroll
+        for (int b = 0; b < 4; ++b) {
+          value[b] = round_bf16(mul(of_group[b * 4 + r * 2 + h], factor));
+        }
+        *reinterpret_cast<float4*>(to + group * kGroup + h * 4) = {value[0], value[1], value[2],
+                                                                   value[3]};
       }
     }
   }
