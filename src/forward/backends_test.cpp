@@ -115,7 +115,7 @@ std::string first_difference(const Trace& got, const Trace& want) {
 
 TEST(Backends, CudaAgreesOnTheWholePass) {
   if (cuda_backend_for_tests() == nullptr) GTEST_SKIP() << make_cuda_backend().error().message;
-  const auto cuda = [](ThreadTeam&) { return cuda_backend_for_tests(); };
+  const auto cuda = [](ThreadTeam&) { return cuda_backend_for_tests(CudaKernels::kPlain); };
   for (const std::vector<int64_t>& chunks : {std::vector<int64_t>{200}, {3, 70, 1, 33}}) {
     const Trace got(chunks, cuda);
     const Trace want(chunks, [](ThreadTeam& t) { return std::make_unique<FunctionsOfCuda>(t); });
