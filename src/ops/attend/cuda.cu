@@ -152,7 +152,7 @@ int64_t multiprocessors() {
 }
 
 // Up to so many tokens blocks of one token each would leave multiprocessors without work.
-constexpr int64_t kFewTokens = 16;
+constexpr int64_t kFewTokens = 32;
 
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {

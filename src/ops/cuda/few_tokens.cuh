@@ -13,8 +13,8 @@ namespace tidemill::cuda {
 
 constexpr int kFewWarps = 8;
 constexpr int kFewThreads = 32 * kFewWarps;
-constexpr int kFewRows = 16;  // of a tile
-constexpr int kFewTokens = 8;
+constexpr int kFewRows = 16;     // of a tile
+constexpr int kGroupTokens = 8;  // of a matrix instruction
 
 // Eight rows of a matrix.
 struct EightRows {
@@ -149,67 +149,83 @@ class FewStream {
   uint32_t slot_;   // whose turn it is
 };
 
-// A thread's activations (layout kRows) for one chunk of eight tokens: those of token lane / 4.
-template <WeightFormat kFormat>
-struct ChunkTokens {
-  static constexpr int kLoads = piece_columns(kFormat) / 8;
-  uint4 values[kLoads];
+// Where a thread finds the activations (layout kRows) of token lane / 4 of each eight, at the
+// matrix's first column; where there is no such token, of any other.
+template <int kGroups>
+struct TokenRows {
+  const uint16_t* row[kGroups];
 
-  // `token`: that token's row, where the matrix's columns begin; where there is no such token, of
-  // any other.
-  __device__ void load(const uint16_t* token, int chunk) {
-    const auto* x = reinterpret_cast<const uint4*>(token + (chunk * 4 + threadIdx.x % 4) *
-                                                               piece_columns(kFormat));
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) values[i] = x[i];
+  template <WeightFormat kFormat>
+  __device__ uint4 load(int group, int chunk, int eight) const {
+    const auto* x = reinterpret_cast<const uint4*>(row[group] + (chunk * 4 + threadIdx.x % 4) *
+                                                                    piece_columns(kFormat));
+    return x[eight];
   }
 };
 
-// Adds a chunk's products to D of mma().
-template <WeightFormat kFormat, bool kLarge>
-__device__ __forceinline__ void add_chunk_of(const Chunk<kFormat>& now,
-                                             const ChunkTokens<kFormat>& x, float (&acc)[4]) {
+// Adds a pair of chunks' products, or the first's alone, to D of mma() for each eight tokens.
+template <WeightFormat kFormat, bool kLarge, int kGroups>
+__device__ __forceinline__ void add_pair(const Chunk<kFormat> (&now)[2], bool two,
+                                         const uint4 (&early)[2][piece_columns(kFormat) / 8],
+                                         const TokenRows<kGroups>& tokens, int chunk,
+                                         float (&acc)[kGroups][4]) {
 #pragma unroll
-  for (int step = 0; step < piece_columns(kFormat) / 4; ++step) {
-    uint32_t a[4];
-    now.fragment(step, a);
-    if constexpr (kLarge) now.enlarge(a);
-    const uint4& values = x.values[step / 2];
-    mma(acc, a, word(values, step % 2 * 2), word(values, step % 2 * 2 + 1));
-  }
-}
-
-// Adds chunks `begin` to `end` of the stream's present job.
-template <WeightFormat kFormat, typename RowsOf>
-__device__ __forceinline__ void add_job(FewStream<kFormat>& stream, const RowsOf& rows_of,
-                                        const uint16_t* token, int begin, int end,
-                                        float (&acc)[4]) {
-  __syncwarp();
-  for (int c = begin; c < end; c += 2) {
-    const bool two = c + 1 < end;
-    ChunkTokens<kFormat> x[2];
-    x[0].load(token, c);
-    x[1].load(token, two ? c + 1 : c);
-    Chunk<kFormat> now[2];
-    stream.next(c, now, rows_of);
-    // The whole warp goes one way: mma() is the work of all its threads.
-    if (__any_sync(0xFFFFFFFFu, now[0].large() || (two && now[1].large()))) {
-      add_chunk_of<kFormat, true>(now[0], x[0], acc);
-      if (two) add_chunk_of<kFormat, true>(now[1], x[1], acc);
-    } else {
-      add_chunk_of<kFormat, false>(now[0], x[0], acc);
-      if (two) add_chunk_of<kFormat, false>(now[1], x[1], acc);
+  for (int i = 0; i < 2; ++i) {
+    if (i > 0 && !two) break;
+#pragma unroll
+    for (int eight = 0; eight < piece_columns(kFormat) / 8; ++eight) {
+      uint4 x[kGroups];
+#pragma unroll
+      for (int n = 0; n < kGroups; ++n) {
+        x[n] = n == 0 ? early[i][eight] : tokens.template load<kFormat>(n, chunk + i, eight);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t a[4];
+        now[i].fragment(2 * eight + half, a);
+        if constexpr (kLarge) now[i].enlarge(a);
+#pragma unroll
+        for (int n = 0; n < kGroups; ++n) {
+          mma(acc[n], a, word(x[n], 2 * half), word(x[n], 2 * half + 1));
+        }
+      }
     }
   }
 }
 
-// Row and token of a thread's sum acc[i].
+// Adds chunks `begin` to `end` of the stream's present job.
+template <WeightFormat kFormat, int kGroups, typename RowsOf>
+__device__ __forceinline__ void add_job(FewStream<kFormat>& stream, const RowsOf& rows_of,
+                                        const TokenRows<kGroups>& tokens, int begin, int end,
+                                        float (&acc)[kGroups][4]) {
+  __syncwarp();
+  for (int c = begin; c < end; c += 2) {
+    const bool two = c + 1 < end;
+    uint4 early[2][piece_columns(kFormat) / 8];  // of the first eight, while weights are waited for
+#pragma unroll
+    for (int i = 0; i < piece_columns(kFormat) / 8; ++i) {
+      early[0][i] = tokens.template load<kFormat>(0, c, i);
+      early[1][i] = tokens.template load<kFormat>(0, two ? c + 1 : c, i);
+    }
+    Chunk<kFormat> now[2];
+    stream.next(c, now, rows_of);
+    // The whole warp goes one way: mma() is the work of all its threads.
+    if (__any_sync(0xFFFFFFFFu, now[0].large() || (two && now[1].large()))) {
+      add_pair<kFormat, true>(now, two, early, tokens, c, acc);
+    } else {
+      add_pair<kFormat, false>(now, two, early, tokens, c, acc);
+    }
+  }
+}
+
+// Row and token of a thread's sum acc[i] among sixteen rows and eight tokens.
 __device__ inline int row_of_sum(int i) { return threadIdx.x % 32 / 4 + i / 2 * 8; }
 __device__ inline int token_of_sum(int i) { return threadIdx.x % 4 * 2 + i % 2; }
 
 // Sums of a tile's segments, one warp each, in shared memory.
+template <int kGroups>
 struct FewSums {
-  static constexpr int kStride = kFewTokens + 1;
+  static constexpr int kStride = kGroups * kGroupTokens + 1;
   static constexpr int kSegmentFloats = kFewRows * kStride;
   static constexpr int kBytes = kFewWarps * kSegmentFloats * int{sizeof(float)};  // of a block
 
@@ -217,10 +233,14 @@ struct FewSums {
   int segments;
   int units;
 
-  __device__ void put(int segment, const float (&acc)[4]) const {
+  __device__ void put(int segment, const float (&acc)[kGroups][4]) const {
+    float* to = sums + segment * kSegmentFloats;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sums[segment * kSegmentFloats + row_of_sum(i) * kStride + token_of_sum(i)] = acc[i];
+    for (int n = 0; n < kGroups; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        to[row_of_sum(i) * kStride + n * kGroupTokens + token_of_sum(i)] = acc[n][i];
+      }
     }
   }
   __device__ float total(int row, int token) const {

@@ -27,12 +27,16 @@ struct Product {
   }
 };
 
-// ---- few tokens; grid (blocks, groups of eight tokens)
+// ---- few tokens; grid (blocks, tiles of 8 * kGroups tokens)
+
+// With so many at most: clusters of blocks take longer to add up their segments. Where rows have
+// one segment, many_tokens.cuh is as fast from nine tokens on.
+constexpr int kMostFew = 32;
 
 // A tile of 32 rows is read by as many warps as the matrix has segments, and groups of warps take
 // turns with tiles.
-template <WeightFormat kFormat, bool kSegmented>
-__global__ void __launch_bounds__(kFewThreads, 3) few_kernel(Product a) {
+template <WeightFormat kFormat, int kGroups, bool kSegmented>
+__global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2) few_kernel(Product a) {
   extern __shared__ uint8_t memory[];
   constexpr int kChunks = unit_columns(kFormat) / chunk_columns(kFormat);
   const int lane = threadIdx.x % 32;
@@ -54,20 +58,27 @@ __global__ void __launch_bounds__(kFewThreads, 3) few_kernel(Product a) {
   };
   FewStream<kFormat> stream(memory + threadIdx.x / 32 * FewStream<kFormat>::kBytes, jobs, begin,
                             end, rows_of);
-  const int64_t token = int64_t{blockIdx.y} * kFewTokens;
-  const auto tokens = static_cast<int>(min(int64_t{kFewTokens}, a.tokens - token));
-  const uint16_t* x = a.x + (token + min(lane / 4, tokens - 1)) * a.width;
-  const FewSums sums{reinterpret_cast<float*>(memory + kFewWarps * FewStream<kFormat>::kBytes) +
-                         group * segments * FewSums::kSegmentFloats,
-                     segments, units};
+  constexpr int kTokens = kGroups * kGroupTokens;
+  const int64_t token = int64_t{blockIdx.y} * kTokens;
+  const auto tokens = static_cast<int>(min(int64_t{kTokens}, a.tokens - token));
+  using Sums = FewSums<kGroups>;
+  const Sums sums{reinterpret_cast<float*>(memory + kFewWarps * FewStream<kFormat>::kBytes) +
+                      group * segments * Sums::kSegmentFloats,
+                  segments, units};
   // Warps of a block go together, also where there is no tile left for some.
   const int turns =
       kSegmented ? (tiles - static_cast<int>(blockIdx.x) * groups + stride - 1) / stride : jobs;
   for (int job = 0; job < turns; ++job) {
     const int64_t row = row_of(job);
-    float acc[4] = {};
+    float acc[kGroups][4] = {};
     if (job < jobs) {
-      add_job(stream, rows_of, x + row / a.group_rows * a.w.cols, begin, end, acc);
+      TokenRows<kGroups> rows;
+#pragma unroll
+      for (int n = 0; n < kGroups; ++n) {
+        const int t = min(n * kGroupTokens + lane / 4, tokens - 1);
+        rows.row[n] = a.x + (token + t) * a.width + row / a.group_rows * a.w.cols;
+      }
+      add_job(stream, rows_of, rows, begin, end, acc);
     }
     if constexpr (kSegmented) {
       sums.put(segment, acc);
@@ -78,9 +89,12 @@ __global__ void __launch_bounds__(kFewThreads, 3) few_kernel(Product a) {
       __syncthreads();
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int t = token_of_sum(i);
-        if (t < tokens) a.put(token + t, row + row_of_sum(i), acc[i]);
+      for (int n = 0; n < kGroups; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int t = n * kGroupTokens + token_of_sum(i);
+          if (t < tokens) a.put(token + t, row + row_of_sum(i), acc[n][i]);
+        }
       }
     }
   }
@@ -214,23 +228,23 @@ void store_activations(const Rows& x, bool quantise, uint16_t* out, cudaStream_t
       <<<blocks_for(n, 256), 256, 0, stream>>>(x, quantise, out);
 }
 
-template <WeightFormat kFormat, bool kSegmented>
+template <WeightFormat kFormat, int kGroups, bool kSegmented>
 void few(const Product& a, cudaStream_t stream) {
   constexpr int kBytes =
-      kFewWarps * FewStream<kFormat>::kBytes + (kSegmented ? FewSums::kBytes : 0);
-  const auto kernel = few_kernel<kFormat, kSegmented>;
+      kFewWarps * FewStream<kFormat>::kBytes + (kSegmented ? FewSums<kGroups>::kBytes : 0);
+  const auto kernel = few_kernel<kFormat, kGroups, kSegmented>;
   static const int blocks =
       blocks_at_once(reinterpret_cast<const void*>(kernel), kFewThreads, kBytes);
   const int64_t tiles = blocks_for(a.w.rows / kFewRows, kFewWarps / a.segments);  // of a block
   // Blocks of the same number of tiles, as far as possible.
   const int64_t turns = (tiles + blocks - 1) / blocks;
-  const dim3 grid(blocks_for(tiles, turns), blocks_for(a.tokens, kFewTokens));
+  const dim3 grid(blocks_for(tiles, turns), blocks_for(a.tokens, kGroups * kGroupTokens));
   kernel<<<grid, kFewThreads, kBytes, stream>>>(a);
 }
 
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, int kGroups>
 void few(const Product& a, cudaStream_t stream) {
-  a.segments > 1 ? few<kFormat, true>(a, stream) : few<kFormat, false>(a, stream);
+  a.segments > 1 ? few<kFormat, kGroups, true>(a, stream) : few<kFormat, kGroups, false>(a, stream);
 }
 
 template <WeightFormat kFormat>
@@ -271,7 +285,9 @@ template <WeightFormat kFormat>
 void run(Launch& l, const LinearArgs& a) {
   const int64_t tokens = a.x.count;
   const int64_t group_rows = a.w->rows / a.groups;
-  const bool in_tiles = tokens > kFewTokens && (a.groups == 1 || group_rows % kManyRows == 0);
+  const int segments = segments_of(a.w->rows);
+  const bool in_tiles = tokens > (segments > 1 ? kMostFew : kGroupTokens) &&
+                        (a.groups == 1 || group_rows % kManyRows == 0);
   const int64_t rows = in_tiles ? (tokens + kTileTokens - 1) / kTileTokens * kTileTokens : tokens;
   auto* x = static_cast<uint16_t*>(
       l.quantised.take(rows * a.x.width * int64_t{sizeof(uint16_t)}, l.stream));
@@ -281,7 +297,7 @@ void run(Launch& l, const LinearArgs& a) {
                         .width = a.x.width,
                         .group_rows = group_rows,
                         .tokens = tokens,
-                        .segments = segments_of(a.w->rows),
+                        .segments = segments,
                         .y = a.y,
                         .f32_output = a.f32_output,
                         .accumulate = a.accumulate,
@@ -292,7 +308,13 @@ void run(Launch& l, const LinearArgs& a) {
     return;
   }
   store_activations<kFormat, Layout::kRows>(a.x, a.quantise_input, x, l.stream);
-  few<kFormat>(product, l.stream);
+  if (tokens <= kGroupTokens) {
+    few<kFormat, 1>(product, l.stream);
+  } else if (tokens <= 2 * kGroupTokens) {
+    few<kFormat, 2>(product, l.stream);
+  } else {
+    few<kFormat, 4>(product, l.stream);
+  }
 }
 
 bool aligned(const Rows& x) {

@@ -45,7 +45,7 @@ __global__ void activations_kernel(Rows x, uint16_t* routed, uint16_t* shared) {
   put_eight<kShared, kLayout>(values, shared, n / eights, x.width, n % eights * 8);
 }
 
-// ---- few tokens: items of kFewTokens assignments
+// ---- few tokens: items of kGroupTokens assignments
 
 __device__ inline uint16_t bf16_bits(float value) {
   return static_cast<uint16_t>(__float_as_uint(value) >> 16);
@@ -70,7 +70,7 @@ constexpr int kFewChannels = 8 * kFewWarps;
 
 template <WeightFormat kFormat>
 __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, void* memory) {
-  __shared__ float largest[kFewWarps][kFewTokens];  // magnitude of a warp's channels
+  __shared__ float largest[kFewWarps][kGroupTokens];  // magnitude of a warp's channels
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const auto chunks = static_cast<int>(a.hidden / chunk_columns(kFormat));
@@ -89,9 +89,10 @@ __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, v
     const Item& item = tiles.item(a, job);
     const int32_t* order = a.assignments.order + item.first;
     const int last = item.count - 1;
-    float acc[4] = {};
-    add_job(stream, rows_of, x + a.assignments.token(order[min(lane / 4, last)]) * a.hidden, 0,
-            chunks, acc);
+    float sums[1][4] = {};
+    float(&acc)[4] = sums[0];
+    const TokenRows<1> rows{x + a.assignments.token(order[min(lane / 4, last)]) * a.hidden};
+    add_job(stream, rows_of, rows, 0, chunks, sums);
     int32_t assignment[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -134,14 +135,14 @@ __device__ __forceinline__ void few_outer(const Moe& a, const FewTiles& tiles, v
     const Item& item = tiles.item(a, job);
     const int32_t* order = a.assignments.order + item.first;
     const int last = item.count - 1;
-    float acc[4] = {};
-    add_job(stream, rows_of, a.inner + order[min(threadIdx.x % 32 / 4, last)] * a.inter, 0, chunks,
-            acc);
+    float acc[1][4] = {};
+    const TokenRows<1> rows{a.inner + order[min(threadIdx.x % 32 / 4, last)] * a.inter};
+    add_job(stream, rows_of, rows, 0, chunks, acc);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (token_of_sum(i) > last) continue;
       a.products[order[token_of_sum(i)] * a.hidden + tiles.in_item(job) * kFewRows +
-                 row_of_sum(i)] = bf16_bits(round_bf16(acc[i]));
+                 row_of_sum(i)] = bf16_bits(round_bf16(acc[0][i]));
     }
   }
 }
@@ -388,7 +389,7 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
   const auto experts = static_cast<int64_t>(e.experts.size());
   // Assignments of an expert on average decide.
   const int64_t average = tokens * e.topk / experts;
-  const int size = average > kFewTokens ? kTileTokens : kFewTokens;
+  const int size = average > kGroupTokens ? kTileTokens : kGroupTokens;
   const int64_t items = most_items(tokens, e.topk, experts, size);
   Moe a{.assignments = {.tokens = tokens,
                         .topk = e.topk,
