@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 # $(call build,PRESET,TARGET): configures once, then lets ninja decide.
 build = test -f build/$(1)/build.ninja || cmake --preset $(1); cmake --build build/$(1) -j $(JOBS) --target $(2)
 
-.PHONY: run test debug tsan fuzz bench format check clean
+.PHONY: run test cuda debug tsan fuzz bench format check clean
 
 run:  ## install, build, answer PROMPT with the bundled model
 	@scripts/bootstrap build
@@ -17,6 +17,10 @@ test:  ## install, build, run every test
 	@scripts/bootstrap build test
 	@$(call build,release,all)
 	@ctest --preset release -j $(JOBS)
+
+cuda:  ## build/cuda/tidemill with the cuda backend; needs the compiler of CUDA 13
+	@scripts/bootstrap build
+	@$(call build,cuda,all)
 
 debug tsan:  ## the tests under ASan + UBSan with asserts, or under TSan
 	@scripts/bootstrap build test
