@@ -53,7 +53,8 @@ struct RowFormat {
   }
 };
 
-// Rows of one cache source inside the block pool. Row j of sequence s lies in block
+// Rows of one cache source inside the block pool. Blocks are whole: ops may read any row of a block
+// that they read a row of. Row j of sequence s lies in block
 // table[table_begin[s] + j / rows_per_block] at offset + (j % rows_per_block) * format.bytes().
 struct PagedRows {
   const std::byte* base = nullptr;

@@ -400,7 +400,8 @@ class HostCalls : public Backend {
       table_ = std::max(table_, pages_.table_begin[sequence] + j / pages_.rows_per_block + 1);
     }
     void list(HostCall& call, int64_t sequences) {
-      call.array(pages_.base, rows_.begin, rows_.bytes(), false);
+      const int64_t slack = (pages_.rows_per_block - 1) * pages_.format.bytes();
+      call.array(pages_.base, rows_.begin, rows_.bytes(), false, slack);
       call.in(pages_.table, table_), call.in(pages_.table_begin, sequences);
     }
 
