@@ -83,8 +83,7 @@ TEST_F(CheckReplay, NamesWhatDiffers) {
   EXPECT_EQ(broken([&] { mask_.tail.ring_store[80] = -1; }), Names({"both forms: store slots"}));
   EXPECT_EQ(broken([&] { mask_.tail.ring_store[43] = 0; }),
             Names({"mask: rows outside the tail store nothing"}));
-  EXPECT_EQ(broken([&] { compact_.logits_row.clear(); }),
-            Names({"both forms: rows with logits"}));
+  EXPECT_EQ(broken([&] { compact_.logits_row.clear(); }), Names({"both forms: rows with logits"}));
   EXPECT_EQ(broken([&] { mask_.draft_store[0] += 1; }),
             Names({"both forms: rows for the drafter"}));
   EXPECT_EQ(broken([&] { mask_.entries[1].entry_store[3] += 1; }),
