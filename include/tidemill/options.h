@@ -11,8 +11,8 @@ namespace tidemill {
 
 struct Options {
   std::filesystem::path model;  // a checkpoint directory as released
-  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | cuda | cuda-plain | reference |
-  // reference-tiles
+  // cpu | cpu-avx2 | cpu-avx512 | cpu-avx512bf16 | cpu-amx | cuda | cuda-eager | cuda-plain |
+  // reference | reference-tiles
   std::string backend = "cpu";
   int threads = 0;  // 0: what affinity and cgroup quota allow
 

@@ -28,6 +28,8 @@ Status Forward::draft(std::span<const DraftItem> items) {
   const int64_t vocabulary = config.vocab_size;
   if (tokens > draft_logits_capacity_) {
     const int64_t rows = std::clamp(2 * draft_logits_capacity_, tokens, options_.max_tokens);
+    draft_logits_ = {};  // no room is planned for both
+    draft_logits_capacity_ = 0;
     TRY(draft_logits_, backend_->allocate(rows * vocabulary * static_cast<int64_t>(sizeof(float))));
     draft_logits_capacity_ = rows;
   }

@@ -81,6 +81,8 @@ Status Forward::reserve_logits(int64_t rows) {
   rows =
       std::clamp(2 * logits_capacity_, rows, options_.max_tokens);  // seldom: keys change with it
   const int64_t row_bytes = model_->config().vocab_size * static_cast<int64_t>(sizeof(float));
+  logits_ = {};  // no room is planned for both
+  logits_capacity_ = 0;
   TRY(logits_, backend_->allocate(rows * row_bytes));
   logits_capacity_ = rows;
   return {};

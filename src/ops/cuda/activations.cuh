@@ -1,5 +1,5 @@
 // Activations as the tensor cores read them: bf16, in the order in which weights of a format are
-// widened (weights.cuh), in one of two layouts.
+// widened (weights.cuh), in one of three layouts.
 //
 // kRows: a row a token, its columns in pieces; a thread's values of a piece lie together, pairs in
 // the order of instructions. For mma.sync, which takes B from registers.

@@ -180,6 +180,7 @@ class CudaBackend : public Backend {
     };
     CHECK_OK(room("hc_mult", c.hc_mult, kMostStreams));
     CHECK_OK(room("n_routed_experts", c.n_routed_experts, kMostExperts));
+    CHECK_OK(room("dspark_n_routed_experts", c.dspark_n_routed_experts, kMostExperts));
     CHECK_OK(room("head_dim", c.head_dim, kMostHeadDim));
     CHECK_OK(room("q_lora_rank", c.q_lora_rank, kMostHidden));
     CHECK_OK(room("index_head_dim", c.index_head_dim, kMostHidden));

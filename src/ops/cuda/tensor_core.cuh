@@ -5,7 +5,8 @@
 // A lies in registers (as for mma.sync m16n8k16; warp w has rows 16 w ..) or in shared memory; B in
 // shared memory. d[4 j + i] of lane l in warp w is row 16 w + l / 4 + 8 (i / 2), column
 // 8 j + 2 (l % 4) + i % 2. The same products give the same bits as mma.sync, whatever N is: both
-// add 16 products and the sum so far at once (compared on an H200 by CudaTensorCore tests).
+// add 16 products and the sum so far at once (compared on an H200; CudaProducts tests compare
+// kernels of both kinds).
 //
 // Calls run behind the program: wgmma_fence() before the first (registers written by others are
 // visible), wgmma_commit() after the last, wgmma_wait<n>() until at most n such groups run.

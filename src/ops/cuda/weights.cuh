@@ -35,10 +35,10 @@ constexpr __host__ __device__ int unit_columns(WeightFormat format) {
   return chunk_columns(format) < 64 ? 64 : chunk_columns(format);
 }
 // Segments of a matrix: as many as give the warps of a device something to read when there are few
-// tokens. `alike`: how many such matrices are read at once, at least.
-constexpr int segments_of(int64_t rows, int64_t alike = 1) {
+// tokens.
+constexpr int segments_of(int64_t rows) {
   int segments = 1;
-  while (segments < kMostSegments && rows * alike / 16 * segments < 2048) segments *= 2;
+  while (segments < kMostSegments && rows / 16 * segments < 2048) segments *= 2;
   return segments;
 }
 // The first unit of a segment, of `units` in a row.

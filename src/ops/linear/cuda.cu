@@ -33,7 +33,7 @@ struct Product {
 // one segment, many_tokens.cuh is as fast from nine tokens on.
 constexpr int kMostFew = 32;
 
-// A tile of 32 rows is read by as many warps as the matrix has segments, and groups of warps take
+// A tile of 16 rows is read by as many warps as the matrix has segments, and groups of warps take
 // turns with tiles.
 template <WeightFormat kFormat, int kGroups, bool kSegmented>
 __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2) few_kernel(Product a) {

@@ -420,15 +420,22 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
 }
 
 bool fits(const ExpertsArgs& a) {
-  if (a.experts.empty() || a.topk == 0 || a.topk > kMostTopk) return false;
+  if (a.experts.empty() || a.experts.size() > kMostExperts || a.topk == 0 || a.topk > kMostTopk)
+    return false;
   const ExpertWeights& one = a.experts.front();
   for (const ExpertWeights* w : {&one, a.shared}) {
     if (!has_fragments(w->w1) || !has_fragments(w->w3) || !has_fragments(w->w2)) return false;
   }
-  return one.w1.format == kRouted && one.w2.format == kRouted && a.shared->w1.format == kShared &&
-         a.shared->w2.format == kShared && reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 &&
-         a.x.stride % 4 == 0 && a.y.stride % 2 == 0 &&
-         reinterpret_cast<uintptr_t>(a.y.data) % 8 == 0;
+  for (const Matrix* w : {&one.w1, &one.w3, &one.w2}) {
+    if (w->format != kRouted) return false;
+  }
+  for (const Matrix* w : {&a.shared->w1, &a.shared->w3, &a.shared->w2}) {
+    if (w->format != kShared) return false;
+  }
+  const auto aligned = [](const Rows& rows) {
+    return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride % 4 == 0;
+  };
+  return aligned(a.x) && aligned(a.y);
 }
 
 }  // namespace

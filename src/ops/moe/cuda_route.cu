@@ -11,7 +11,7 @@ __device__ float sqrt_softplus(float logit) {
   return __fsqrt_rn(logit > 20.0f ? logit : log1pf(expf(logit)));
 }
 
-// Ordered as the numbers are. None is 0, which stands for nothing.
+// Ordered as the numbers are. No number is 0, which stands for nothing.
 __device__ uint32_t ordered(float value) {
   const uint32_t bits = __float_as_uint(value);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
