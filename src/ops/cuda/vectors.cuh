@@ -119,4 +119,27 @@ __device__ inline float shared_inverse_rms(const float* x, int n, float eps) {
   return __fdiv_rn(1.0f, __fsqrt_rn(add(__fdiv_rn(squares, static_cast<float>(n)), eps)));
 }
 
+// The RMS norm of a padded row in shared memory, by all threads of the block, behind a barrier.
+template <int V>
+__device__ __forceinline__ void store_normed(const float* x, const uint16_t* weights, int width,
+                                             float eps, float* out) {
+  __shared__ float r;
+  if (threadIdx.x < kLanes) {
+    const float value = shared_inverse_rms(x, width, eps);
+    if (threadIdx.x == 0) r = value;
+  }
+  __syncthreads();
+  const int step = V * static_cast<int>(blockDim.x);
+  for (int k = V * static_cast<int>(threadIdx.x); k < width; k += step) {
+    const auto value = load<V>(x + k);
+    const auto weight = load<V>(weights + k);
+    Pack<float, V> y;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      y.at[i] = round_bf16(mul(bf16_to_float(weight.at[i]), mul(value.at[i], r)));
+    }
+    store(out + k, y);
+  }
+}
+
 }  // namespace tidemill::cuda

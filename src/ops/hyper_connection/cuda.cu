@@ -22,7 +22,6 @@ struct Streams {
 template <int V>
 __global__ void __launch_bounds__(kMostRowThreads) collapse_norm_kernel(CollapseNormArgs a) {
   extern __shared__ float4 shared[];
-  __shared__ float r;
   const int64_t t = blockIdx.x;
   const int width = static_cast<int>(a.norm.size);
   const int first = V * static_cast<int>(threadIdx.x);
@@ -53,21 +52,7 @@ __global__ void __launch_bounds__(kMostRowThreads) collapse_norm_kernel(Collapse
   }
   pad(u, width);
   __syncthreads();
-  if (threadIdx.x < kLanes) {
-    const float value = shared_inverse_rms(u, width, a.eps);
-    if (threadIdx.x == 0) r = value;
-  }
-  __syncthreads();
-  for (int d = first; d < width; d += step) {
-    const auto value = load<V>(u + d);
-    const auto weight = load<V>(weights + d);
-    Pack<float, V> x;
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      x.at[i] = round_bf16(mul(bf16_to_float(weight.at[i]), mul(value.at[i], r)));
-    }
-    store(a.x.f32(t) + d, x);
-  }
+  store_normed<V>(u, weights, width, a.eps, a.x.f32(t));
 }
 
 template <int V>

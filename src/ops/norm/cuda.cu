@@ -12,7 +12,6 @@ constexpr int kPacks = 2;  // of a thread at once
 template <int V>
 __global__ void __launch_bounds__(kMostRowThreads) rms_norm_kernel(RmsNormArgs a) {
   extern __shared__ float4 shared[];
-  __shared__ float r;
   const int64_t t = blockIdx.x;
   const int width = static_cast<int>(a.weight.size);
   const int step = V * static_cast<int>(blockDim.x);
@@ -38,21 +37,7 @@ __global__ void __launch_bounds__(kMostRowThreads) rms_norm_kernel(RmsNormArgs a
   }
   pad(x, width);
   __syncthreads();
-  if (threadIdx.x < kLanes) {
-    const float value = shared_inverse_rms(x, width, a.eps);
-    if (threadIdx.x == 0) r = value;
-  }
-  __syncthreads();
-  for (int k = first; k < width; k += step) {
-    const auto value = load<V>(x + k);
-    const auto weight = load<V>(weights + k);
-    Pack<float, V> y;
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      y.at[i] = round_bf16(mul(bf16_to_float(weight.at[i]), mul(value.at[i], r)));
-    }
-    store(a.y.f32(t) + k, y);
-  }
+  store_normed<V>(x, weights, width, a.eps, a.y.f32(t));
 }
 
 template <int V>
