@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "device.h"
+#include "ops/cuda/device_rates.h"
 
 namespace tidemill::gpu {
 namespace {
@@ -60,25 +61,6 @@ __global__ void hold_kernel(uint64_t nanoseconds) {
 }
 
 __global__ void empty_kernel() {}
-
-// `sink` is written where a sum is what no sum of ours is: nothing may be optimised away.
-__global__ void read_kernel(const uint4* from, int64_t vectors, uint32_t* sink) {
-  uint32_t sum = 0;
-  constexpr int kAhead = 8;
-  int64_t i = first_index();
-  for (; i + (kAhead - 1) * all_threads() < vectors; i += kAhead * all_threads()) {
-    uint4 v[kAhead];
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) v[k] = __ldcs(from + i + k * all_threads());
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) sum |= v[k].x | v[k].y | v[k].z | v[k].w;
-  }
-  for (; i < vectors; i += all_threads()) {
-    const uint4 v = from[i];
-    sum |= v.x | v.y | v.z | v.w;
-  }
-  if (sum == 0xFFFFFFFFu) *sink = sum;
-}
 
 __global__ void copy_kernel(const uint4* from, uint4* to, int64_t vectors) {
   constexpr int kAhead = 4;
@@ -169,6 +151,7 @@ void hold(cudaStream_t stream, double microseconds) {
 
 Limits measure_limits() {
   Limits limits;
+  limits.read_bytes_per_second = cuda_device_rates().read_bytes_per_second;
   Stream stream;
   const Memory sink = allocate(64);
   {
@@ -178,11 +161,6 @@ Limits measure_limits() {
     fill_words(from.get(), kBytes, 0x7FFF, 0, 1);
     const auto rate = [&](double seconds) { return static_cast<double>(kBytes) / seconds; };
     for (const int blocks : {132 * 4, 132 * 8}) {
-      limits.read_bytes_per_second =
-          std::max(limits.read_bytes_per_second, rate(stream.best(0, [&] {
-                     read_kernel<<<blocks, kThreads, 0, stream>>>(as<const uint4>(from),
-                                                                  kBytes / 16, as<uint32_t>(sink));
-                   })));
       limits.copy_bytes_per_second = std::max(
           limits.copy_bytes_per_second, 2 * rate(stream.best(0, [&] {
                                           copy_kernel<<<blocks, kThreads, 0, stream>>>(
