@@ -1,0 +1,58 @@
+// A product on tensor cores: kernels for few tokens (cuda_few.cu) and for many (cuda_many.cu),
+// which give a token the same bits. Both for FP8 and bf16; a.x.count > 0, has_fragments(*a.w).
+#pragma once
+
+#include "ops/cuda/activations.cuh"
+#include "ops/cuda/launch.h"
+
+namespace tidemill::cuda {
+
+struct Product {
+  Matrix w;
+  const uint16_t* x;  // [tokens, width] as the kernel reads it
+  int64_t width;      // groups * w.cols
+  int64_t group_rows;
+  int64_t tokens;
+  int segments;
+  Rows y;
+  bool f32_output;
+  bool accumulate;
+  float scale;
+
+  __device__ void put(int64_t t, int64_t row, float sum) const {
+    float& out = y.f32(t)[row];
+    out = accumulate ? add(out, sum) : f32_output ? sum : round_bf16(mul(round_bf16(sum), scale));
+  }
+};
+
+template <WeightFormat kFormat>
+void linear_few(Launch& l, const LinearArgs& a);
+template <WeightFormat kFormat>
+void linear_many(Launch& l, const LinearArgs& a);
+
+// Activations as a kernel reads them, so many rows of them; null: no memory.
+template <WeightFormat kFormat, Layout kLayout>
+uint16_t* store_activations(Launch& l, const LinearArgs& a, int64_t rows) {
+  const int64_t bytes = rows * a.x.width * int64_t{sizeof(uint16_t)};
+  auto* x = static_cast<uint16_t*>(l.quantised.take(bytes, l.stream));
+  if (x == nullptr) return nullptr;
+  const int64_t eights = a.x.count * (a.x.width / 8);
+  store_activations_kernel<kFormat, kLayout>
+      <<<blocks_for(eights, 256), 256, 0, l.stream>>>(a.x, a.quantise_input, x);
+  return x;
+}
+
+inline Product product_of(const LinearArgs& a, const uint16_t* x) {
+  return {.w = *a.w,
+          .x = x,
+          .width = a.x.width,
+          .group_rows = a.w->rows / a.groups,
+          .tokens = a.x.count,
+          .segments = segments_of(a.w->rows),
+          .y = a.y,
+          .f32_output = a.f32_output,
+          .accumulate = a.accumulate,
+          .scale = a.scale};
+}
+
+}  // namespace tidemill::cuda

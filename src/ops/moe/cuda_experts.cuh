@@ -1,0 +1,63 @@
+// Experts on tensor cores: items of few assignments (cuda_few.cu) or of many (cuda_many.cu), which
+// give a token the same bits.
+#pragma once
+
+#include "ops/cuda/activations.cuh"
+#include "ops/cuda/launch.h"
+#include "ops/moe/cuda_assign.cuh"
+
+namespace tidemill::cuda {
+
+constexpr WeightFormat kRouted = WeightFormat::kFp4Row;
+constexpr WeightFormat kShared = WeightFormat::kFp8Block;
+
+struct Moe {
+  Assignments assignments;
+  int64_t hidden;  // width of the model
+  int64_t inter;   // width of an expert
+  float limit;
+  Rows x;
+  const uint16_t* x_routed;  // activations in the order of a format, a row a token
+  const uint16_t* x_shared;
+  const uint16_t* tiles;  // the same, a tile an item
+  uint16_t* inner;        // inner activations: a row an assignment, or tiles like x_routed
+  uint16_t* products;     // bf16 [assignments, hidden]
+
+  __device__ float swiglu(float gate, float up, float weight) const {
+    const float g = smaller(round_bf16(gate), limit);
+    const float u = clamped(round_bf16(up), limit);
+    return round_bf16(mul(weight, mul(mul(g, canonical_sigmoid(g)), u)));
+  }
+};
+
+// From a.x to a.products, where `items` are most_items() of kGroupTokens or of kTileTokens
+// assignments each; memory for a.x_routed, a.x_shared and a.tiles is theirs to take.
+void experts_few(Launch& l, Moe& a, int64_t items);
+void experts_many(Launch& l, Moe& a, int64_t items);
+
+// Q8 of the tokens in both orders.
+template <Layout kLayout>
+__global__ void activations_kernel(Rows x, uint16_t* routed, uint16_t* shared) {
+  const int64_t eights = x.width / 8;
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t n = min(i, x.count * eights - 1);
+  float values[8];
+  load_eight(x, n / eights, n % eights * 8, values);
+  quantise_eight(values);
+  put_eight<kRouted, kLayout>(values, routed, n / eights, x.width, n % eights * 8);
+  put_eight<kShared, kLayout>(values, shared, n / eights, x.width, n % eights * 8);
+}
+
+template <Layout kLayout>
+bool store_activations(Launch& l, Moe& a) {
+  const int64_t elements = a.x.count * a.hidden;
+  auto* x = static_cast<uint16_t*>(l.quantised.take(2 * elements * int64_t{2}, l.stream));
+  if (x == nullptr) return false;
+  a.x_routed = x;
+  a.x_shared = x + elements;
+  activations_kernel<kLayout>
+      <<<blocks_for(elements / 8, 256), 256, 0, l.stream>>>(a.x, x, x + elements);
+  return true;
+}
+
+}  // namespace tidemill::cuda
