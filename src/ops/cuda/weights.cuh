@@ -86,6 +86,14 @@ __device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return a;
 }
 
+// Bits of `a` where the mask has ones, otherwise of `b`: one instruction, which the compiler would
+// take apart.
+__device__ inline uint32_t choose(uint32_t mask, uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(result) : "r"(mask), "r"(a), "r"(b));
+  return result;
+}
+
 // The power of two that makes codes, placed at the low end of a bf16's bits, the values that they
 // stand for: 2^(byte - 127) and the difference of the exponents' biases. It is at most 2^127; what
 // is left of larger ones, which no released model has, is `rest`.
@@ -98,8 +106,7 @@ struct Scale {
 
   Scale() = default;
   __device__ explicit Scale(uint32_t scale) : byte(scale) {
-    factor = min(scale + kBias, 254u) << 7;
-    factor |= factor << 16;
+    factor = min(scale + kBias, 254u) * 0x00800080u;
   }
   __device__ bool large() const { return byte + kBias > 254; }
   __device__ uint32_t rest() const {
@@ -114,11 +121,17 @@ __device__ uint32_t codes_of_pair(const uint4& piece, int q) {
   if constexpr (kFormat == WeightFormat::kBf16) {
     return word(piece, q);
   } else if constexpr (kFormat == WeightFormat::kFp4Row) {
-    // One product moves magnitudes to the lowest bits of the exponent and the highest one of the
-    // fraction, and signs to the front.
-    const uint32_t w = q % 4 < 2 ? word(piece, q / 4) : word(piece, q / 4) >> 8;
-    const int place = q % 2 * 4;
-    return (w & 0x000F000Fu << place) * (0x1040u >> place) & 0x81C081C0u;
+    // Of two codes in each half of a word, magnitudes and signs are brought to the distance that
+    // they have in bf16; then a shift and a mask make a pair.
+    const uint32_t w = word(piece, q / 4);
+    constexpr uint32_t kPlaces =
+        0x81C081C0u;  // sign, lowest bits of the exponent, highest one below
+    if (q % 4 < 2) {
+      const uint32_t apart = choose(0x00770077u, w, w << 6);
+      return apart << (q % 4 == 0 ? 6 : 2) & kPlaces;
+    }
+    const uint32_t apart = choose(0x88008800u, w, w >> 6);
+    return (q % 4 == 2 ? apart << 4 : apart) & kPlaces;
   } else {
     constexpr uint32_t kSigns = 0x80008000u;
     constexpr uint32_t kMagnitudes = 0x07F007F0u;
