@@ -1,4 +1,5 @@
 #include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/vectors.cuh"
 
@@ -21,6 +22,8 @@ struct Streams {
 // squares is there.
 template <int V>
 __global__ void __launch_bounds__(kMostRowThreads) collapse_norm_kernel(CollapseNormArgs a) {
+  allow_next();
+  await_previous();
   extern __shared__ float4 shared[];
   const int64_t t = blockIdx.x;
   const int width = static_cast<int>(a.norm.size);
@@ -57,6 +60,8 @@ __global__ void __launch_bounds__(kMostRowThreads) collapse_norm_kernel(Collapse
 
 template <int V>
 __global__ void expand_kernel(ExpandArgs a, unsigned parts) {
+  allow_next();
+  await_previous();
   const Place<V> at(parts);
   const int64_t width = a.y.width;
   if (at.k >= width) return;
@@ -117,12 +122,12 @@ void launch(cudaStream_t stream, const CollapseNormArgs& a) {
   allow_shared<collapse_norm_kernel<V>>(norm_bytes(kMostHidden));
   const unsigned threads = row_threads(blocks_for(a.norm.size, V));
   const int shared = norm_bytes(a.norm.size);
-  collapse_norm_kernel<V><<<blocks_for(a.h.count, 1), threads, shared, stream>>>(a);
+  launch_early(collapse_norm_kernel<V>, blocks_for(a.h.count, 1), threads, shared, stream, a);
 }
 template <int V>
 void launch(cudaStream_t stream, const ExpandArgs& a) {
   const Parts p(a.h.count, a.y.width, V);
-  expand_kernel<V><<<p.blocks, p.threads, 0, stream>>>(a, p.parts);
+  launch_early(expand_kernel<V>, p.blocks, p.threads, 0, stream, a, p.parts);
 }
 template <int V>
 void launch(cudaStream_t stream, const StreamMeanArgs& a) {

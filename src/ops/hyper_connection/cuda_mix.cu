@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/tensor_core.cuh"
 #include "ops/cuda/vectors.cuh"
@@ -74,6 +75,7 @@ struct Shape {
 template <int kParts>
 __global__ void __launch_bounds__(Shape<kParts>::kThreads)
     sums_kernel(const float* fn, Rows h, float* sums) {
+  allow_next();
   using S = Shape<kParts>;
   extern __shared__ float4 ring[];
   auto* const results = reinterpret_cast<float*>(ring + S::kStages * kSteps * S::kThreads);
@@ -99,7 +101,6 @@ __global__ void __launch_bounds__(Shape<kParts>::kThreads)
     }
     __pipeline_commit();
   };
-  for (int i = 0; i < S::kStages - 1; ++i) fetch(begin + i);
   float4 loaded[kSteps][3];
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
@@ -116,6 +117,8 @@ __global__ void __launch_bounds__(Shape<kParts>::kThreads)
     for (int i = 0; i < 3; ++i) w[s][i].split(loaded[s][i]);
   }
 
+  await_previous();
+  for (int i = 0; i < S::kStages - 1; ++i) fetch(begin + i);
   for (int tile = begin; tile < end; ++tile) {
     fetch(tile + S::kStages - 1);
     __pipeline_wait_prior(S::kStages - 1);
@@ -209,6 +212,8 @@ constexpr int mix_tokens(int pieces) { return pieces == 1 ? kMixThreads / 32 : 1
 template <int kPieces>
 __global__ void __launch_bounds__(kMixThreads)
     mix_kernel(HcMixArgs a, F32Vector base, F32Vector scale, const float* sums) {
+  allow_next();
+  await_previous();
   constexpr int kElements = kStreams * kStreams;
   constexpr int kMixTokens = mix_tokens(kPieces);
   extern __shared__ float slice_sums[];
@@ -282,14 +287,14 @@ void launch(Launch& l, const HcMixArgs& a) {
   allow_shared<sums_kernel<kParts>>(S::kShared);
   const int64_t shares = std::min<int64_t>(blocks_for(a.h.count, kTokens), kMostShares);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(shares));
-  sums_kernel<kParts><<<grid, S::kThreads, S::kShared, l.stream>>>(
-      static_cast<const float*>(w.fn.data), a.h, sums);
+  launch_early(sums_kernel<kParts>, grid, S::kThreads, S::kShared, l.stream,
+               static_cast<const float*>(w.fn.data), a.h, sums);
   constexpr int kPieces = kSliceParts / kParts;
   constexpr int kMixTokens = mix_tokens(kPieces);
   const auto mix_bytes =
       static_cast<int>(a.h.width / kSliceColumns * kMixTokens * kSums * int64_t{sizeof(float)});
-  mix_kernel<kPieces><<<blocks_for(a.h.count, kMixTokens), kMixThreads, mix_bytes, l.stream>>>(
-      a, w.base, w.scale, sums);
+  launch_early(mix_kernel<kPieces>, blocks_for(a.h.count, kMixTokens), kMixThreads, mix_bytes,
+               l.stream, a, w.base, w.scale, sums);
 }
 
 }  // namespace

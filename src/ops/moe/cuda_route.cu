@@ -1,4 +1,5 @@
 #include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/launch.h"
 
 namespace tidemill::cuda {
@@ -21,6 +22,8 @@ __device__ uint32_t ordered(float value) {
 template <int kOfLane>
 __global__ void __launch_bounds__(kThreads)
     route_kernel(RouteArgs a, const float* logits, int experts) {
+  allow_next();
+  await_previous();
   const int64_t t = int64_t{blockIdx.x} * kTokens + threadIdx.x / 32;
   if (t >= a.x.count) return;
   const int first = static_cast<int>(threadIdx.x) % 32;
@@ -81,8 +84,8 @@ void route(Launch& l, const RouteArgs& a) {
   const auto kernel = experts <= 128   ? route_kernel<4>
                       : experts <= 384 ? route_kernel<12>
                                        : route_kernel<kMostExperts / 32>;
-  kernel<<<blocks_for(a.x.count, kTokens), kThreads, 0, l.stream>>>(a, logits,
-                                                                    static_cast<int>(experts));
+  launch_early(kernel, blocks_for(a.x.count, kTokens), kThreads, 0, l.stream, a, logits,
+               static_cast<int>(experts));
 }
 
 }  // namespace tidemill::cuda

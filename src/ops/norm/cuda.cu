@@ -1,4 +1,5 @@
 #include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/vectors.cuh"
 
@@ -11,6 +12,8 @@ constexpr int kPacks = 2;  // of a thread at once
 // may be x, and nothing is waited for twice.
 template <int V>
 __global__ void __launch_bounds__(kMostRowThreads) rms_norm_kernel(RmsNormArgs a) {
+  allow_next();
+  await_previous();
   extern __shared__ float4 shared[];
   const int64_t t = blockIdx.x;
   const int width = static_cast<int>(a.weight.size);
@@ -44,7 +47,8 @@ template <int V>
 void launch(cudaStream_t stream, const RmsNormArgs& a) {
   allow_shared<rms_norm_kernel<V>>(norm_bytes(kMostHidden));
   const unsigned threads = row_threads(blocks_for(a.weight.size, V));
-  rms_norm_kernel<V><<<blocks_for(a.x.count, 1), threads, norm_bytes(a.weight.size), stream>>>(a);
+  launch_early(rms_norm_kernel<V>, blocks_for(a.x.count, 1), threads, norm_bytes(a.weight.size),
+               stream, a);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/vectors.cuh"
 
@@ -26,6 +27,8 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
 // P pairs a thread. Threads of a block: pairs of a head (x), heads (y); `parts` blocks share a row.
 template <int P>
 __global__ void rope_kernel(RopeArgs a, unsigned parts) {
+  allow_next();
+  await_previous();
   const int64_t t = blockIdx.x / parts;
   const int64_t head = blockIdx.x % parts * blockDim.y + threadIdx.y;
   if (head >= a.heads) return;
@@ -58,7 +61,7 @@ void launch(cudaStream_t stream, const RopeArgs& a) {
   const int64_t heads = std::min(kThreads / across, a.heads);
   const unsigned parts = blocks_for(a.heads, heads);
   const dim3 threads(static_cast<unsigned>(across), static_cast<unsigned>(heads));
-  rope_kernel<P><<<blocks_for(a.x.count * parts, 1), threads, 0, stream>>>(a, parts);
+  launch_early(rope_kernel<P>, blocks_for(a.x.count * parts, 1), threads, 0, stream, a, parts);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/vectors.cuh"
 
@@ -47,6 +48,8 @@ __device__ uint32_t code(RowKind kind, float value, float scale) {
 }
 
 __global__ void store_rows_kernel(StoreRowsArgs a, unsigned parts) {
+  allow_next();
+  await_previous();
   const Place<kValues> at(parts);
   const bool inside = at.k < a.x.width;
   const int64_t offset = a.offset[at.row];
@@ -77,6 +80,8 @@ __global__ void store_floats_kernel(StoreRowsArgs a) {
 }
 
 __global__ void round_rows_kernel(RoundRowsArgs a, unsigned parts) {
+  allow_next();
+  await_previous();
   const Place<kValues> at(parts);
   const bool inside = at.k < a.x.width;
   float* const to = a.x.f32(at.row) + at.k;
@@ -104,6 +109,8 @@ __device__ void copy_row(const std::byte* from, std::byte* to, int64_t bytes) {
 }
 
 __global__ void __launch_bounds__(kThreads) scatter_rows_kernel(ScatterRowsArgs a) {
+  allow_next();
+  await_previous();
   const int64_t t = blockIdx.x;
   if (a.offset[t] < 0) return;
   const std::byte* const from = a.rows + t * a.row_bytes;
@@ -149,18 +156,18 @@ void store_rows(Launch& l, const StoreRowsArgs& a) {
     return;
   }
   const Parts p(a.x.count, a.x.width, kValues);
-  store_rows_kernel<<<p.blocks, p.threads, 0, l.stream>>>(a, p.parts);
+  launch_early(store_rows_kernel, p.blocks, p.threads, 0, l.stream, a, p.parts);
 }
 
 void scatter_rows(Launch& l, const ScatterRowsArgs& a) {
   if (a.count == 0) return;
-  scatter_rows_kernel<<<blocks_for(a.count, 1), kThreads, 0, l.stream>>>(a);
+  launch_early(scatter_rows_kernel, blocks_for(a.count, 1), kThreads, 0, l.stream, a);
 }
 
 void round_rows(Launch& l, const RoundRowsArgs& a) {
   if (a.kind == RowKind::kF32 || a.x.count == 0) return;
   const Parts p(a.x.count, a.x.width, kValues);
-  round_rows_kernel<<<p.blocks, p.threads, 0, l.stream>>>(a, p.parts);
+  launch_early(round_rows_kernel, p.blocks, p.threads, 0, l.stream, a, p.parts);
 }
 
 void select_rows(Launch& l, const SelectRowsArgs& a) { select(l.stream, a.in, a.row, a.out); }

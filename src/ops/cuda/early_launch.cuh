@@ -1,0 +1,44 @@
+// Kernels that begin while the kernel before them in the stream still runs: what a kernel does
+// before it reads results (finding its way, reading weights) costs no time of its own then.
+//
+// A kernel launched by launch_early() may begin when each block of the kernel before it has called
+// allow_next() or has ended. Its contract:
+// - Every thread calls await_previous() before it reads what an earlier kernel wrote, and before it
+//   writes at all: scratch memory is reused from call to call. Then the kernel before has ended,
+//   and as that one waited too, so have all before it, and their results are visible.
+// - Every thread calls it, also in blocks that have nothing to do. Only so is the end of a kernel
+//   the end of all before it, also for kernels that are launched as usual.
+// - Weights and tables of weights may be read at any time: they do not change during a step.
+// A kernel that calls allow_next() only after await_previous() lets the next one read, even before
+// that waits, what was written before this one.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace tidemill::cuda {
+
+__device__ inline void allow_next() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ inline void await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Errors: as of a launch (cudaGetLastError).
+template <typename... Parameters, typename... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
+                  cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = grid;
+  launch.blockDim = block;
+  launch.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  launch.stream = stream;
+  launch.attrs = &early;
+  launch.numAttrs = 1;
+  cudaLaunchKernelEx(&launch, kernel, arguments...);
+}
+
+}  // namespace tidemill::cuda
