@@ -13,6 +13,7 @@
 #pragma once
 
 #include "ops/cuda/arithmetic.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/weights.cuh"
 
 namespace tidemill::cuda {
@@ -82,9 +83,11 @@ __device__ inline void load_eight(const Rows& x, int64_t t, int64_t column, floa
   values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
-// All of x, Q8 of it if `quantise`. Blocks of whole warps.
+// All of x, Q8 of it if `quantise`. Blocks of whole warps; launched early.
 template <WeightFormat kFormat, Layout kLayout>
 __global__ void store_activations_kernel(Rows x, bool quantise, uint16_t* out) {
+  allow_next();
+  await_previous();
   const int64_t eights = x.width / 8;
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t last = x.count * eights - 1;

@@ -1,11 +1,13 @@
 // Products of weights with few tokens, at the speed at which weights arrive. A warp has tiles of 16
 // rows, one after the other, and of these one segment of the columns. Every thread copies its own
 // pieces of weights into its own part of shared memory, some chunks ahead and on across tiles, so
-// that reading never waits for multiplying.
+// that reading never waits for multiplying. Copies begin before the activations are there
+// (early_launch.cuh).
 #pragma once
 
 #include "ops/cuda/activations.cuh"
 #include "ops/cuda/bulk_copy.cuh"
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/tensor_core.cuh"
 #include "ops/cuda/weights.cuh"
 
@@ -47,6 +49,33 @@ struct RowPair {
   }
 };
 
+// Asks the L2 cache for `bytes` of each row of a tile, from byte `from` of the row on (multiples of
+// 16). By a warp.
+template <WeightFormat kFormat>
+__device__ inline void fetch_rows(const EightRows& first, const EightRows& second, int64_t columns,
+                                  int from, int bytes) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= kFewRows || bytes <= 0) return;
+  const EightRows& rows = lane < 8 ? first : second;
+  const uint8_t* row = static_cast<const uint8_t*>(rows.data) +
+                       (rows.row + lane % 8) * ThreadRows<kFormat>::row_bytes(columns) + from;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "r"(bytes) : "memory");
+}
+
+// Asks it for a matrix or a part of one, by the whole grid.
+__device__ inline void fetch_all(const void* data, int64_t bytes) {
+  constexpr int64_t kPiece = 2048;
+  const int64_t threads = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = (int64_t{threadIdx.x} * gridDim.x + blockIdx.x) * kPiece; at < bytes;
+       at += threads * kPiece) {
+    const auto size = static_cast<uint32_t>(min(kPiece, bytes - at));
+    asm volatile(
+        "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const uint8_t*>(data) + at),
+        "r"(size)
+        : "memory");
+  }
+}
+
 // A warp's chunks, `begin` to `end` of each job: a tile. They come in pairs, 128 bytes of a row,
 // the last of a job perhaps alone.
 template <WeightFormat kFormat>
@@ -57,12 +86,16 @@ class FewStream {
   static constexpr bool kScaled = ThreadRows<kFormat>::kScaled;
   static constexpr int kScales = 4 * 32 * kPieceBytes;  // where they lie: behind the pieces
   static constexpr int kSlotBytes = kScales + (kScaled ? 128 : 0);
-  static constexpr int kBytes = kDepth * kSlotBytes;  // of a warp
+  static constexpr int kBytes = kDepth * kSlotBytes;            // of a warp
+  static constexpr int kAheadBytes = kDepth * 2 * kChunkBytes;  // of a row
 
-  // `memory`: this warp's. rows_of(job): the tile of job 0 to jobs - 1.
+  // `memory`: this warp's. rows_of(job): the tile of job 0 to jobs - 1, each asked for once, in
+  // order.
   template <typename RowsOf>
-  __device__ FewStream(void* memory, int jobs, int begin, int end, const RowsOf& rows_of)
+  __device__ FewStream(void* memory, int jobs, int begin, int end, RowsOf& rows_of)
       : jobs_(begin < end ? jobs : 0), begin_(begin), end_(end) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) byte_[i] = 0x4440 + ThreadRows<kFormat>::scale_at(begin + i) % 4;
     first_ =
         static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + threadIdx.x % 32 * kPieceBytes;
     asm volatile("" : "+r"(first_));  // computed once
@@ -71,9 +104,9 @@ class FewStream {
     slot_ = first_;
   }
 
-  // The next pair of the stream; its first is number `chunk`.
+  // The next pair of the stream.
   template <typename RowsOf>
-  __device__ void next(int chunk, Chunk<kFormat> (&now)[2], const RowsOf& rows_of) {
+  __device__ void next(Chunk<kFormat> (&now)[2], RowsOf& rows_of) {
     wait_copies<kDepth - 1>();
     __syncwarp();  // scales that other threads have copied
 #pragma unroll
@@ -94,8 +127,7 @@ class FewStream {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int shift = ThreadRows<kFormat>::scale_at(chunk + i / 2) % 4 * 8;
-        now[i / 2].scale[i % 2] = words[i / 2][i % 2] >> shift & 255u;
+        now[i / 2].scale[i % 2] = __byte_perm(words[i / 2][i % 2], 0, byte_[i / 2]);
       }
     }
     __syncwarp();  // all have read what is overwritten now
@@ -108,14 +140,14 @@ class FewStream {
   // Of both rows of the first chunk, then of the second.
   __device__ static uint32_t piece(uint32_t slot, int i) { return slot + i * 32 * kPieceBytes; }
   template <typename RowsOf>
-  __device__ void start(const RowsOf& rows_of) {
+  __device__ void start(RowsOf& rows_of) {
     rows_ = rows_of(job_);
     rows_.low += begin_ * kChunkBytes;
     rows_.high += begin_ * kChunkBytes;
     chunk_ = begin_;
   }
   template <typename RowsOf>
-  __device__ void issue(uint32_t slot, const RowsOf& rows_of) {
+  __device__ void issue(uint32_t slot, RowsOf& rows_of) {
     if (job_ < jobs_) {
       copy_async<16>(piece(slot, 0), rows_.low);
       copy_async<16>(piece(slot, 1), rows_.high);
@@ -145,76 +177,87 @@ class FewStream {
   int end_;
   int chunk_ = 0;
   int job_ = 0;
-  uint32_t first_;  // slot
-  uint32_t slot_;   // whose turn it is
+  uint32_t byte_[2];  // which of a word is the scale of a pair's chunk, as __byte_perm selects it
+  uint32_t first_;    // slot
+  uint32_t slot_;     // whose turn it is
 };
 
-// Where a thread finds the activations (layout kRows) of token lane / 4 of each eight, at the
-// matrix's first column; where there is no such token, of any other.
-template <int kGroups>
+// Where a thread finds the activations (layout kRows) of token lane / 4 of each eight, of its piece
+// of the present chunk; where there is no such token, of any other.
+template <WeightFormat kFormat, int kGroups>
 struct TokenRows {
-  const uint16_t* row[kGroups];
+  static constexpr int kEights = piece_columns(kFormat) / 8;
+  static constexpr int kEarly = kEights > 2 ? 1 : 2;  // chunks for which there are registers
 
-  template <WeightFormat kFormat>
-  __device__ uint4 load(int group, int chunk, int eight) const {
-    const auto* x = reinterpret_cast<const uint4*>(row[group] + (chunk * 4 + threadIdx.x % 4) *
-                                                                    piece_columns(kFormat));
-    return x[eight];
+  const uint4* piece[kGroups];
+
+  // A token's row, chunk `chunk` on.
+  __device__ void set(int group, const uint16_t* row, int chunk) {
+    piece[group] =
+        reinterpret_cast<const uint4*>(row) + (chunk * 4 + threadIdx.x % 4) * int64_t{kEights};
+  }
+  __device__ uint4 load(int group, int chunks_on, int eight) const {
+    return piece[group][chunks_on * 4 * kEights + eight];
+  }
+  __device__ void advance(int chunks) {
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) piece[n] += chunks * 4 * kEights;
   }
 };
 
-// Adds a pair of chunks' products, or the first's alone, to D of mma() for each eight tokens.
-template <WeightFormat kFormat, bool kLarge, int kGroups>
-__device__ __forceinline__ void add_pair(const Chunk<kFormat> (&now)[2], bool two,
-                                         const uint4 (&early)[2][piece_columns(kFormat) / 8],
-                                         const TokenRows<kGroups>& tokens, int chunk,
-                                         float (&acc)[kGroups][4]) {
+// Adds products of chunk `kChunk` of a pair to D of mma() for each eight tokens.
+template <int kChunk, bool kLarge, WeightFormat kFormat, int kGroups>
+__device__ __forceinline__ void add_chunk(const Chunk<kFormat>& now,
+                                          const uint4 (&early)[2][piece_columns(kFormat) / 8],
+                                          const TokenRows<kFormat, kGroups>& tokens,
+                                          float (&acc)[kGroups][4]) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (i > 0 && !two) break;
+  for (int eight = 0; eight < piece_columns(kFormat) / 8; ++eight) {
+    uint4 x[kGroups];
 #pragma unroll
-    for (int eight = 0; eight < piece_columns(kFormat) / 8; ++eight) {
-      uint4 x[kGroups];
+    for (int n = 0; n < kGroups; ++n) {
+      const bool is_early = n == 0 && kChunk < TokenRows<kFormat, kGroups>::kEarly;
+      x[n] = is_early ? early[kChunk][eight] : tokens.load(n, kChunk, eight);
+    }
 #pragma unroll
-      for (int n = 0; n < kGroups; ++n) {
-        x[n] = n == 0 ? early[i][eight] : tokens.template load<kFormat>(n, chunk + i, eight);
-      }
+    for (int half = 0; half < 2; ++half) {
+      uint32_t a[4];
+      now.fragment(2 * eight + half, a);
+      if constexpr (kLarge) now.enlarge(a);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t a[4];
-        now[i].fragment(2 * eight + half, a);
-        if constexpr (kLarge) now[i].enlarge(a);
-#pragma unroll
-        for (int n = 0; n < kGroups; ++n) {
-          mma(acc[n], a, word(x[n], 2 * half), word(x[n], 2 * half + 1));
-        }
-      }
+      for (int n = 0; n < kGroups; ++n)
+        mma(acc[n], a, word(x[n], 2 * half), word(x[n], 2 * half + 1));
     }
   }
 }
 
-// Adds chunks `begin` to `end` of the stream's present job.
+// Adds a job of the stream, of so many chunks; `tokens` are at its first.
 template <WeightFormat kFormat, int kGroups, typename RowsOf>
-__device__ __forceinline__ void add_job(FewStream<kFormat>& stream, const RowsOf& rows_of,
-                                        const TokenRows<kGroups>& tokens, int begin, int end,
+__device__ __forceinline__ void add_job(FewStream<kFormat>& stream, RowsOf& rows_of,
+                                        TokenRows<kFormat, kGroups> tokens, int chunks,
                                         float (&acc)[kGroups][4]) {
+  constexpr int kEights = piece_columns(kFormat) / 8;
   __syncwarp();
-  for (int c = begin; c < end; c += 2) {
-    const bool two = c + 1 < end;
-    uint4 early[2][piece_columns(kFormat) / 8];  // of the first eight, while weights are waited for
+#pragma unroll 1
+  for (; chunks > 0; chunks -= 2) {
+    const bool two = chunks > 1;
+    uint4 early[2][kEights];  // of the first eight tokens, while weights are waited for
 #pragma unroll
-    for (int i = 0; i < piece_columns(kFormat) / 8; ++i) {
-      early[0][i] = tokens.template load<kFormat>(0, c, i);
-      early[1][i] = tokens.template load<kFormat>(0, two ? c + 1 : c, i);
+    for (int i = 0; i < kEights; ++i) {
+      early[0][i] = tokens.load(0, 0, i);
+      if (TokenRows<kFormat, kGroups>::kEarly > 1) early[1][i] = tokens.load(0, two ? 1 : 0, i);
     }
     Chunk<kFormat> now[2];
-    stream.next(c, now, rows_of);
+    stream.next(now, rows_of);
     // The whole warp goes one way: mma() is the work of all its threads.
     if (__any_sync(0xFFFFFFFFu, now[0].large() || (two && now[1].large()))) {
-      add_pair<kFormat, true>(now, two, early, tokens, c, acc);
+      add_chunk<0, true>(now[0], early, tokens, acc);
+      if (two) add_chunk<1, true>(now[1], early, tokens, acc);
     } else {
-      add_pair<kFormat, false>(now, two, early, tokens, c, acc);
+      add_chunk<0, false>(now[0], early, tokens, acc);
+      if (two) add_chunk<1, false>(now[1], early, tokens, acc);
     }
+    tokens.advance(2);
   }
 }
 
@@ -244,12 +287,19 @@ struct FewSums {
     }
   }
   __device__ float total(int row, int token) const {
+    float sum[kMostSegments];
+#pragma unroll
+    for (int s = 0; s < kMostSegments; ++s) {
+      if (s < segments) sum[s] = sums[s * kSegmentFloats + row * kStride + token];
+    }
     float result = 0;
     bool first = true;
-    for (int s = 0; s < segments; ++s) {
-      if (segment_begin(s, units, segments) == segment_begin(s + 1, units, segments)) continue;
-      const float sum = sums[s * kSegmentFloats + row * kStride + token];
-      result = first ? sum : add(result, sum);
+#pragma unroll
+    for (int s = 0; s < kMostSegments; ++s) {
+      const bool empty = units < segments &&
+                         segment_begin(s, units, segments) == segment_begin(s + 1, units, segments);
+      if (s >= segments || empty) continue;
+      result = first ? sum[s] : add(result, sum[s]);
       first = false;
     }
     return result;

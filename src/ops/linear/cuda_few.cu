@@ -4,11 +4,31 @@
 namespace tidemill::cuda {
 namespace {
 
+// A single token's activations need no kernel of their own: each block makes the row that it
+// multiplies, in shared memory.
+constexpr int kMostOwnBytes = 16 << 10;
+
+template <WeightFormat kFormat>
+__device__ void make_row(const Rows& x, int64_t column, int columns, bool quantise, uint16_t* to) {
+  const int last = columns / 8 - 1;
+  for (int i = static_cast<int>(threadIdx.x); i / 32 * 32 <= last; i += kFewThreads) {
+    const int n = min(i, last);  // whole warps go on
+    float values[8];
+    load_eight(x, 0, column + n * 8, values);
+    if (quantise) quantise_eight(values);
+    put_eight<kFormat, Layout::kRows>(values, to, 0, columns, n * 8);
+  }
+  __syncthreads();
+}
+
 // Grid (blocks, tiles of 8 * kGroups tokens). A tile of 16 rows is read by as many warps as the
-// matrix has segments, and groups of warps take turns with tiles.
-template <WeightFormat kFormat, int kGroups, bool kSegmented>
-__global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2) few_kernel(Product a) {
+// matrix has segments, and groups of warps take turns with tiles. Of each row of its first tile a
+// warp asks the L2 cache for `ahead` bytes before there are activations.
+template <WeightFormat kFormat, int kGroups, bool kSegmented, bool kOwn>
+__global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2)
+    few_kernel(Product a, int ahead) {
   extern __shared__ uint8_t memory[];
+  allow_next();
   constexpr int kChunks = unit_columns(kFormat) / chunk_columns(kFormat);
   const int lane = threadIdx.x % 32;
   const int segments = kSegmented ? a.segments : 1;
@@ -29,13 +49,30 @@ __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2) few_kernel(
   };
   FewStream<kFormat> stream(memory + threadIdx.x / 32 * FewStream<kFormat>::kBytes, jobs, begin,
                             end, rows_of);
+  if (jobs > 0 && blockIdx.y == 0) {
+    const int64_t row = row_of(0);
+    constexpr int kRing = FewStream<kFormat>::kAheadBytes;
+    fetch_rows<kFormat>({a.w.data, a.w.scales, row}, {a.w.data, a.w.scales, row + 8}, a.w.cols,
+                        begin * kChunkBytes + kRing,
+                        min(ahead, (end - begin) * kChunkBytes) - kRing);
+  }
+  await_previous();
+  constexpr int kStreams = kFewWarps * FewStream<kFormat>::kBytes;
+  uint16_t* own = nullptr;
+  if constexpr (kOwn) {
+    own = reinterpret_cast<uint16_t*>(memory + kStreams +
+                                      (kSegmented ? FewSums<kGroups>::kBytes : 0));
+    const int64_t row = int64_t{blockIdx.x} * groups * kFewRows;
+    make_row<kFormat>(a.in, row / a.group_rows * a.w.cols, static_cast<int>(a.w.cols), a.quantise,
+                      own);
+  }
   constexpr int kTokens = kGroups * kGroupTokens;
   const int64_t token = int64_t{blockIdx.y} * kTokens;
   const auto tokens = static_cast<int>(min(int64_t{kTokens}, a.tokens - token));
   using Sums = FewSums<kGroups>;
-  const Sums sums{reinterpret_cast<float*>(memory + kFewWarps * FewStream<kFormat>::kBytes) +
-                      group * segments * Sums::kSegmentFloats,
-                  segments, units};
+  const Sums sums{
+      reinterpret_cast<float*>(memory + kStreams) + group * segments * Sums::kSegmentFloats,
+      segments, units};
   // Warps of a block go together, also where there is no tile left for some.
   const int turns =
       kSegmented ? (tiles - static_cast<int>(blockIdx.x) * groups + stride - 1) / stride : jobs;
@@ -43,13 +80,14 @@ __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2) few_kernel(
     const int64_t row = row_of(job);
     float acc[kGroups][4] = {};
     if (job < jobs) {
-      TokenRows<kGroups> rows;
+      TokenRows<kFormat, kGroups> rows;
+      if constexpr (kOwn) rows.set(0, own, begin);
 #pragma unroll
-      for (int n = 0; n < kGroups; ++n) {
+      for (int n = 0; n < kGroups && !kOwn; ++n) {
         const int t = min(n * kGroupTokens + lane / 4, tokens - 1);
-        rows.row[n] = a.x + (token + t) * a.width + row / a.group_rows * a.w.cols;
+        rows.set(n, a.x + (token + t) * a.width + row / a.group_rows * a.w.cols, begin);
       }
-      add_job(stream, rows_of, rows, begin, end, acc);
+      add_job(stream, rows_of, rows, end - begin, acc);
     }
     if constexpr (kSegmented) {
       sums.put(segment, acc);
@@ -71,38 +109,65 @@ __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2) few_kernel(
   }
 }
 
+template <WeightFormat kFormat, int kGroups, bool kSegmented, bool kOwn>
+void launch(const Product& a, const dim3& grid, int bytes, cudaStream_t stream) {
+  constexpr int64_t kAhead = 40 << 20;  // of the L2 cache, for all warps
+  const int64_t warps = int64_t{grid.x} * kFewWarps;
+  const int64_t ahead = kAhead / (warps * kFewRows) / kPieceBytes * kPieceBytes;
+  launch_early(few_kernel<kFormat, kGroups, kSegmented, kOwn>, grid, kFewThreads, bytes, stream, a,
+               static_cast<int>(ahead));
+}
+
 template <WeightFormat kFormat, int kGroups, bool kSegmented>
-void few(const Product& a, cudaStream_t stream) {
+void few(Launch& l, const LinearArgs& args, Product& a) {
+  constexpr bool kMayOwn = kGroups == 1;
   constexpr int kBytes =
       kFewWarps * FewStream<kFormat>::kBytes + (kSegmented ? FewSums<kGroups>::kBytes : 0);
-  const auto kernel = few_kernel<kFormat, kGroups, kSegmented>;
-  static const int blocks =
-      blocks_at_once(reinterpret_cast<const void*>(kernel), kFewThreads, kBytes);
-  const int64_t tiles = blocks_for(a.w.rows / kFewRows, kFewWarps / a.segments);  // of a block
+  static const int blocks = [] {
+    if constexpr (kMayOwn) {
+      blocks_at_once(reinterpret_cast<const void*>(few_kernel<kFormat, kGroups, kSegmented, true>),
+                     kFewThreads, kBytes + kMostOwnBytes);
+    }
+    return blocks_at_once(
+        reinterpret_cast<const void*>(few_kernel<kFormat, kGroups, kSegmented, false>), kFewThreads,
+        kBytes);
+  }();
+  const int64_t of_block = kFewWarps / a.segments;  // tiles at once
+  const int64_t tiles = blocks_for(a.w.rows / kFewRows, of_block);
   // Blocks of the same number of tiles, as far as possible.
   const int64_t turns = (tiles + blocks - 1) / blocks;
   const dim3 grid(blocks_for(tiles, turns), blocks_for(a.tokens, kGroups * kGroupTokens));
-  kernel<<<grid, kFewThreads, kBytes, stream>>>(a);
+  if constexpr (kMayOwn) {
+    const bool one_group =
+        args.groups == 1 || (turns == 1 && a.group_rows / kFewRows % of_block == 0);
+    const int64_t own_bytes = a.w.cols * int64_t{sizeof(uint16_t)};
+    if (a.tokens == 1 && one_group && own_bytes <= kMostOwnBytes) {
+      launch<kFormat, kGroups, kSegmented, true>(a, grid, kBytes + static_cast<int>(own_bytes),
+                                                 l.stream);
+      return;
+    }
+  }
+  a.x = store_activations<kFormat, Layout::kRows>(l, args, a.tokens);
+  if (a.x != nullptr) launch<kFormat, kGroups, kSegmented, false>(a, grid, kBytes, l.stream);
 }
 
 template <WeightFormat kFormat, int kGroups>
-void few(const Product& a, cudaStream_t stream) {
-  a.segments > 1 ? few<kFormat, kGroups, true>(a, stream) : few<kFormat, kGroups, false>(a, stream);
+void few(Launch& l, const LinearArgs& args, Product& a) {
+  a.segments > 1 ? few<kFormat, kGroups, true>(l, args, a)
+                 : few<kFormat, kGroups, false>(l, args, a);
 }
 
 }  // namespace
 
 template <WeightFormat kFormat>
 void linear_few(Launch& l, const LinearArgs& a) {
-  const auto* x = store_activations<kFormat, Layout::kRows>(l, a, a.x.count);
-  if (x == nullptr) return;
-  const Product product = product_of(a, x);
+  Product product = product_of(a, nullptr);
   if (product.tokens <= kGroupTokens) {
-    few<kFormat, 1>(product, l.stream);
+    few<kFormat, 1>(l, a, product);
   } else if (product.tokens <= 2 * kGroupTokens) {
-    few<kFormat, 2>(product, l.stream);
+    few<kFormat, 2>(l, a, product);
   } else {
-    few<kFormat, 4>(product, l.stream);
+    few<kFormat, 4>(l, a, product);
   }
 }
 template void linear_few<WeightFormat::kFp8Block>(Launch&, const LinearArgs&);

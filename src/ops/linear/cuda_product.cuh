@@ -9,7 +9,9 @@ namespace tidemill::cuda {
 
 struct Product {
   Matrix w;
-  const uint16_t* x;  // [tokens, width] as the kernel reads it
+  Rows in;
+  bool quantise;
+  const uint16_t* x;  // `in` as the kernel reads it, [tokens, width]
   int64_t width;      // groups * w.cols
   int64_t group_rows;
   int64_t tokens;
@@ -37,13 +39,15 @@ uint16_t* store_activations(Launch& l, const LinearArgs& a, int64_t rows) {
   auto* x = static_cast<uint16_t*>(l.quantised.take(bytes, l.stream));
   if (x == nullptr) return nullptr;
   const int64_t eights = a.x.count * (a.x.width / 8);
-  store_activations_kernel<kFormat, kLayout>
-      <<<blocks_for(eights, 256), 256, 0, l.stream>>>(a.x, a.quantise_input, x);
+  launch_early(store_activations_kernel<kFormat, kLayout>, blocks_for(eights, 256), 256, 0,
+               l.stream, a.x, a.quantise_input, x);
   return x;
 }
 
 inline Product product_of(const LinearArgs& a, const uint16_t* x) {
   return {.w = *a.w,
+          .in = a.x,
+          .quantise = a.quantise_input,
           .x = x,
           .width = a.x.width,
           .group_rows = a.w->rows / a.groups,

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/few_tokens.cuh"
 #include "ops/moe/cuda_experts.cuh"
 
@@ -12,6 +13,8 @@ constexpr int64_t kMostTokens = 8192;  // of a pass: bounds the memory of inner 
 // Adds the experts of a token in ascending order of their ids, the shared one last. A block a
 // token.
 __global__ void combine_kernel(Moe a, Rows y) {
+  allow_next();
+  await_previous();
   __shared__ const uint16_t* row[kMostTopk + 1];
   const int64_t t = blockIdx.x;
   const auto topk = static_cast<int>(a.assignments.topk);
@@ -64,14 +67,13 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
   a.assignments.items = lists;
   a.assignments.count = reinterpret_cast<int32_t*>(lists + items);
   a.assignments.order = a.assignments.count + 2;
-  assign(l.stream, a.assignments, e.table, *e.shared, experts, size);
   if (size == kTileTokens) {
-    experts_many(l, a, items);
+    experts_many(l, a, e, items);
   } else {
-    experts_few(l, a, items);
+    experts_few(l, a, e, items);
   }
-  combine_kernel<<<static_cast<unsigned>(tokens), 256, 0, l.stream>>>(
-      a, {e.y.f32(first), tokens, a.hidden, e.y.stride});
+  launch_early(combine_kernel, static_cast<unsigned>(tokens), 256, 0, l.stream, a,
+               Rows{e.y.f32(first), tokens, a.hidden, e.y.stride});
 }
 
 bool fits(const ExpertsArgs& a) {

@@ -30,8 +30,9 @@ struct Assignments {
 
   __host__ __device__ int64_t routed() const { return tokens * topk; }
   __host__ __device__ int64_t all() const { return tokens * (topk + 1); }
-  __device__ int64_t token(int64_t assignment) const {
-    return assignment < routed() ? assignment / topk : assignment - routed();
+  __device__ int64_t token(int32_t assignment) const {
+    const auto all = static_cast<int32_t>(routed());
+    return assignment < all ? assignment / static_cast<int32_t>(topk) : assignment - all;
   }
   __device__ float weight(int64_t assignment) const {
     return assignment < routed() ? weights[assignment] : 1.0f;
@@ -45,9 +46,75 @@ inline int64_t most_items(int64_t tokens, int64_t topk, int64_t experts, int64_t
   return routed / size + partly + (tokens + size - 1) / size;
 }
 
+constexpr int kAssignThreads = 1024;
+static_assert(kAssignThreads == kMostExperts);
+
 // Fills order, items and count: items of at most `size` assignments, of one expert next to each
 // other. In which order an expert's assignments come is open; no result depends on it.
 void assign(cudaStream_t, const Assignments&, const ExpertWeights* routed,
             const ExpertWeights& shared, int64_t experts, int size);
+
+// The same by one block of kAssignThreads.
+__device__ inline void assign_items(const Assignments& a, const ExpertWeights* routed_weights,
+                                    const ExpertWeights& shared_weights, int experts, int size) {
+  constexpr int kWarps = kAssignThreads / 32;
+  __shared__ int next[kMostExperts];  // place in `order` of the expert's next assignment
+  __shared__ unsigned long long of_warp[kWarps];
+  const auto expert = static_cast<int>(threadIdx.x);
+  const int lane = expert % 32;
+  next[expert] = 0;
+  __syncthreads();
+  const auto routed = static_cast<int>(a.routed());
+  for (int i = expert; i < routed; i += kAssignThreads) atomicAdd(&next[a.ids[i]], 1);
+  __syncthreads();
+  const auto make_item = [](int id, int first, int n, const ExpertWeights& w) -> Item {
+    return {
+        id, first, n, {w.w1.data, w.w1.scales}, {w.w3.data, w.w3.scales}, {w.w2.data, w.w2.scales}};
+  };
+  const int count = expert < experts ? next[expert] : 0;
+  const int items = (count + size - 1) / size;
+  Item item{};
+  if (items > 0) item = make_item(expert, 0, 0, routed_weights[expert]);  // takes a while
+  // Assignments and, above them, items of the experts up to this one: in the warp, then in all.
+  const auto up_to = [lane](unsigned long long sum) {
+#pragma unroll
+    for (int other = 1; other < 32; other *= 2) {
+      const auto below = __shfl_up_sync(0xFFFFFFFFu, sum, other);
+      if (lane >= other) sum += below;
+    }
+    return sum;
+  };
+  const auto own = static_cast<unsigned long long>(count) | static_cast<unsigned long long>(items)
+                                                                << 32;
+  auto sum = up_to(own);
+  if (lane == 31) of_warp[expert / 32] = sum;
+  __syncthreads();
+  const auto sums = up_to(of_warp[lane]);
+  const auto all_items = static_cast<int>(__shfl_sync(0xFFFFFFFFu, sums, 31) >> 32);
+  const auto below = __shfl_sync(0xFFFFFFFFu, sums, max(expert / 32 - 1, 0));
+  sum -= own;
+  if (expert >= 32) sum += below;
+  const auto begin = static_cast<int>(sum & 0xFFFFFFFFu);
+  next[expert] = begin;
+  for (int i = 0; i < items; ++i) {
+    item.first = begin + i * size;
+    item.count = min(size, count - i * size);
+    a.items[static_cast<int>(sum >> 32) + i] = item;
+  }
+  const auto tokens = static_cast<int>(a.tokens);
+  for (int i = expert; i * size < tokens; i += kAssignThreads) {
+    a.items[all_items + i] =
+        make_item(-1, routed + i * size, min(size, tokens - i * size), shared_weights);
+  }
+  if (expert == 0) {
+    a.count[0] = all_items + (tokens + size - 1) / size;
+    a.count[1] = all_items;
+  }
+  __syncthreads();
+  for (int i = expert; i < routed; i += kAssignThreads) {
+    a.order[atomicAdd(&next[a.ids[i]], 1)] = i;
+  }
+  for (int t = expert; t < tokens; t += kAssignThreads) a.order[routed + t] = routed + t;
+}
 
 }  // namespace tidemill::cuda

@@ -17,8 +17,8 @@ struct Moe {
   int64_t inter;   // width of an expert
   float limit;
   Rows x;
-  const uint16_t* x_routed;  // activations in the order of a format, a row a token
-  const uint16_t* x_shared;
+  uint16_t* x_routed;  // activations in the order of a format, a row a token
+  uint16_t* x_shared;
   const uint16_t* tiles;  // the same, a tile an item
   uint16_t* inner;        // inner activations: a row an assignment, or tiles like x_routed
   uint16_t* products;     // bf16 [assignments, hidden]
@@ -30,16 +30,16 @@ struct Moe {
   }
 };
 
-// From a.x to a.products, where `items` are most_items() of kGroupTokens or of kTileTokens
-// assignments each; memory for a.x_routed, a.x_shared and a.tiles is theirs to take.
-void experts_few(Launch& l, Moe& a, int64_t items);
-void experts_many(Launch& l, Moe& a, int64_t items);
+// From a.x to a.products by way of a.assignments, where `items` are most_items() of kGroupTokens or
+// of kTileTokens assignments each; memory for a.x_routed, a.x_shared and a.tiles is theirs to take.
+void experts_few(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items);
+void experts_many(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items);
 
-// Q8 of the tokens in both orders.
+// Q8 of eight columns of a token, number i of all, in both orders; where there are none so many,
+// those of the last. By whole warps.
 template <Layout kLayout>
-__global__ void activations_kernel(Rows x, uint16_t* routed, uint16_t* shared) {
+__device__ inline void store_eight(const Rows& x, int64_t i, uint16_t* routed, uint16_t* shared) {
   const int64_t eights = x.width / 8;
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t n = min(i, x.count * eights - 1);
   float values[8];
   load_eight(x, n / eights, n % eights * 8, values);
@@ -48,16 +48,12 @@ __global__ void activations_kernel(Rows x, uint16_t* routed, uint16_t* shared) {
   put_eight<kShared, kLayout>(values, shared, n / eights, x.width, n % eights * 8);
 }
 
-template <Layout kLayout>
-bool store_activations(Launch& l, Moe& a) {
+// Memory for them. False: there is none.
+inline bool take_activations(Launch& l, Moe& a) {
   const int64_t elements = a.x.count * a.hidden;
-  auto* x = static_cast<uint16_t*>(l.quantised.take(2 * elements * int64_t{2}, l.stream));
-  if (x == nullptr) return false;
-  a.x_routed = x;
-  a.x_shared = x + elements;
-  activations_kernel<kLayout>
-      <<<blocks_for(elements / 8, 256), 256, 0, l.stream>>>(a.x, x, x + elements);
-  return true;
+  a.x_routed = static_cast<uint16_t*>(l.quantised.take(2 * elements * int64_t{2}, l.stream));
+  a.x_shared = a.x_routed + elements;
+  return a.x_routed != nullptr;
 }
 
 }  // namespace tidemill::cuda

@@ -6,6 +6,11 @@ namespace {
 
 using Shared = ManyShared<false>;  // experts are many: their rows have one segment
 
+__global__ void activations_kernel(Moe a) {
+  store_eight<Layout::kLines>(a.x, int64_t{blockIdx.x} * blockDim.x + threadIdx.x, a.x_routed,
+                              a.x_shared);
+}
+
 // Gathers each item's tile from a.x_routed or a.x_shared (layout kLines). Blocks (blocks of
 // columns, items) of 256 threads: eight threads a line.
 __global__ void tiles_kernel(Moe a, uint16_t* out) {
@@ -131,11 +136,14 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_kernel(Moe a) {
 
 }  // namespace
 
-void experts_many(Launch& l, Moe& a, int64_t items) {
+void experts_many(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items) {
   auto* tiles =
       static_cast<uint16_t*>(l.tiles.take(items * kTileTokens * a.hidden * int64_t{2}, l.stream));
-  if (tiles == nullptr || !store_activations<Layout::kLines>(l, a)) return;
+  if (tiles == nullptr || !take_activations(l, a)) return;
   a.tiles = tiles;
+  assign(l.stream, a.assignments, e.table, *e.shared, static_cast<int64_t>(e.experts.size()),
+         kTileTokens);
+  activations_kernel<<<blocks_for(a.x.count * (a.hidden / 8), 256), 256, 0, l.stream>>>(a);
   const auto n = static_cast<unsigned>(items);
   tiles_kernel<<<dim3(blocks_for(a.hidden, kBlockColumns), n), 256, 0, l.stream>>>(a, tiles);
   cudaFuncSetAttribute(many_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
