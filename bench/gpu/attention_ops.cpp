@@ -11,9 +11,7 @@
 namespace tidemill::gpu {
 namespace {
 
-constexpr int64_t kContext = 131072;
 constexpr int64_t kPageTokens = 128;
-constexpr int64_t kPages = kContext / kPageTokens;  // of a sequence
 constexpr int64_t kTopk = 512;
 
 // Packed rows of random values, one after the other.
@@ -44,14 +42,18 @@ struct Cache {
   Memory rows, table, table_begin;
   PagedRows view;
 
-  Cache(RowFormat format, int64_t ratio, int64_t sequences, int64_t pool_pages) {
+  // The pool has room for so many whole contexts.
+  Cache(RowFormat format, int64_t context, int64_t ratio, int64_t sequences,
+        int64_t pool_contexts) {
     const int64_t per_page = kPageTokens / ratio;
+    const int64_t of_sequence = context / kPageTokens;
+    const int64_t pool_pages = pool_contexts * of_sequence;
     Random random(11);
     std::vector<int32_t> pages;
     std::vector<int64_t> begin;
     for (int64_t s = 0; s < sequences; ++s) {
-      begin.push_back(s * kPages);
-      while (std::ssize(pages) < (s + 1) * kPages) {
+      begin.push_back(s * of_sequence);
+      while (std::ssize(pages) < (s + 1) * of_sequence) {
         const std::vector<int32_t> all = random.permutation(pool_pages);
         pages.insert(pages.end(), all.begin(), all.end());
       }
@@ -80,24 +82,24 @@ Memory sequence_of(int64_t rows, bool own) {
 
 class Attend {
  public:
-  explicit Attend(bool with_entries) : with_entries_(with_entries) {}
+  Attend(int64_t context, bool with_entries) : context_(context), with_entries_(with_entries) {}
 
   Prepared operator()(int64_t tokens) {
     const bool decode = tokens <= kMostDecode;
     const int64_t rows = decode ? kSequences : tokens;  // of all turns
     std::vector<int64_t> begin, end, step_start, step_row, ring_offset;
     for (int64_t t = 0; t < rows; ++t) {
-      const int64_t position = decode ? kContext - 1 : kContext - tokens + t;
+      const int64_t position = decode ? context_ - 1 : context_ - tokens + t;
       begin.push_back(position + 1 - kWindow);
       end.push_back(position + 1);
     }
     for (int64_t s = 0; s < kSequences; ++s) {
-      step_start.push_back(decode ? kContext - 1 : kContext - tokens);
+      step_start.push_back(decode ? context_ - 1 : context_ - tokens);
       step_row.push_back(decode ? s : 0);
       ring_offset.push_back(s * kRing * kWindowFormat.bytes());
     }
     // Whatever a list names is there, though not yet visible to all tokens of a long prompt.
-    const Memory selected = upload(Random(3).lists(rows, kTopk, kContext));
+    const Memory selected = upload(Random(3).lists(rows, kTopk, context_));
     const Memory sequence = sequence_of(rows, decode);
     const Memory begins = upload(begin);
     const Memory ends = upload(end);
@@ -108,7 +110,7 @@ class Attend {
     const DeviceRows out = empty_rows(tokens, kHeads * kDim);
     // Rows that several tokens of one sequence share come from memory once.
     const int64_t windows = decode ? tokens * kWindow : tokens + kWindow - 1;
-    const int64_t entries = decode ? tokens * kTopk : std::min(tokens * kTopk, kContext);
+    const int64_t entries = decode ? tokens * kTopk : std::min(tokens * kTopk, context_);
     const int64_t cached =
         windows * kWindowFormat.bytes() + (with_entries_ ? entries * kEntryFormat.bytes() : 0);
     const int64_t keys = kWindow + (with_entries_ ? kTopk : 0);
@@ -145,8 +147,9 @@ class Attend {
   static constexpr RowFormat kWindowFormat{RowKind::kQ8, kDim};
   static constexpr RowFormat kEntryFormat{RowKind::kQ4Entry, kDim};
 
+  int64_t context_;
   bool with_entries_;
-  Cache entries_{kEntryFormat, 1, kSequences, 8 * kPages};
+  Cache entries_{kEntryFormat, context_, 1, kSequences, 8};
   Memory rings_ = packed_rows(kWindowFormat, kSequences* kRing);
   Memory fresh_ = packed_rows(kWindowFormat, 8192);
   Memory sink_ = upload(std::vector<float>(kHeads, 0.5f));
@@ -160,16 +163,19 @@ enum class Pool { kNone, kBuild, kRead };
 
 class IndexSelect {
  public:
-  IndexSelect(int64_t ratio, Pool pool)
-      : ratio_(ratio), pool_(pool), keys_(kFormat, ratio, kMostDecode, kMostDecode * kPages) {}
+  IndexSelect(int64_t context, int64_t ratio, Pool pool)
+      : context_(context),
+        ratio_(ratio),
+        pool_(pool),
+        keys_(kFormat, context, ratio, kMostDecode, kMostDecode) {}
 
   Prepared operator()(int64_t tokens) {
     const bool decode = tokens <= kMostDecode;
     const int64_t rows = decode ? kMostDecode : tokens;  // of all turns
-    const int64_t entries = kContext / ratio_;
+    const int64_t entries = context_ / ratio_;
     std::vector<int64_t> visible;
     for (int64_t t = 0; t < rows; ++t) {
-      visible.push_back(decode ? entries : (kContext - tokens + t + 1) / ratio_);
+      visible.push_back(decode ? entries : (context_ - tokens + t + 1) / ratio_);
     }
     const Memory visibles = upload(visible);
     const Memory sequence = sequence_of(rows, decode);
@@ -183,7 +189,7 @@ class IndexSelect {
     const Memory pool_out = pool_ == Pool::kBuild ? allocate(tokens * kPoolBlocks * 4) : nullptr;
     const Memory pool_in =  // of blocks that all tokens see
         pool_ == Pool::kRead
-            ? upload(Random(5).lists(rows, kPoolBlocks, (kContext - tokens) / kPoolBlock))
+            ? upload(Random(5).lists(rows, kPoolBlocks, (context_ - tokens) / kPoolBlock))
             : nullptr;
     const int64_t scored = pool_ == Pool::kRead ? kPoolBlock * kPoolBlocks : entries;
     const int64_t read = decode ? tokens * scored : std::min(tokens * scored, entries);
@@ -217,6 +223,7 @@ class IndexSelect {
   static constexpr int64_t kPoolBlocks = 2048;
   static constexpr RowFormat kFormat{RowKind::kQ4Index, kDim};
 
+  int64_t context_;
   int64_t ratio_;
   Pool pool_;
   Cache keys_;
@@ -224,11 +231,12 @@ class IndexSelect {
 
 }  // namespace
 
-std::vector<Case> attention_cases() {
-  return {with_weights<Attend>("attend", true), with_weights<Attend>("attend_window", false),
-          with_weights<IndexSelect>("index_half", 2, Pool::kNone),
-          with_weights<IndexSelect>("index_build", 1, Pool::kBuild),
-          with_weights<IndexSelect>("index_pool", 1, Pool::kRead)};
+std::vector<Case> attention_cases(int64_t context) {
+  return {with_weights<Attend>("attend", context, true),
+          with_weights<Attend>("attend_window", context, false),
+          with_weights<IndexSelect>("index_half", context, 2, Pool::kNone),
+          with_weights<IndexSelect>("index_build", context, 1, Pool::kBuild),
+          with_weights<IndexSelect>("index_pool", context, 1, Pool::kRead)};
 }
 
 }  // namespace tidemill::gpu

@@ -1,12 +1,13 @@
-// attend and index_select, 128k tokens deep in a sequence.
+// attend and index_select at the end of a sequence of `context` tokens (a multiple of 128).
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "ops.h"
 
 namespace tidemill::gpu {
 
-std::vector<Case> attention_cases();
+std::vector<Case> attention_cases(int64_t context);
 
 }  // namespace tidemill::gpu

@@ -26,6 +26,7 @@ struct Flags {
   std::string tsv;
   double seconds = 120;
   double bf16_tflops = 792;
+  int64_t context = 131072;
   bool plain = false;
 };
 
@@ -97,7 +98,7 @@ class Bench {
 
   std::vector<Line> run() {
     limits_ = print_limits(flags_.bf16_tflops);
-    const std::vector<Case> all = cases();
+    const std::vector<Case> all = cases(flags_.context);
     for (const Case& c : all) waiting_ += std::ssize(wanted(c));
     print_head();
     for (const Case& c : all) {
@@ -178,6 +179,9 @@ int main_of(int argc, char** argv) {
   app.add_option("--bf16-tflops", flags.bf16_tflops, "What a bf16 product reaches on this device")
       ->check(CLI::Range(1.0, 1e5))
       ->capture_default_str();
+  app.add_option("--context", flags.context, "Tokens of the sequences that attention looks back on")
+      ->check(CLI::Range(32768, 1 << 20))
+      ->capture_default_str();
   app.add_option("--tsv", flags.tsv, "Write all numbers to this file")->type_name("FILE");
   app.add_flag("--plain", flags.plain, "The plain kernels");
   CLI11_PARSE(app, argc, argv);
@@ -191,6 +195,7 @@ int main_of(int argc, char** argv) {
     fmt::print(stderr, "{}\n", backend.error().message);
     return 1;
   }
+  flags.context -= flags.context % 128;  // whole pages
   const std::vector<Line> lines = Bench(flags).run();
   if (!flags.tsv.empty() && !write_tsv(flags.tsv, lines)) {
     fmt::print(stderr, "cannot write {}\n", flags.tsv);

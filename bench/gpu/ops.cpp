@@ -238,7 +238,7 @@ Prepared expand(int64_t tokens) {
 
 }  // namespace
 
-std::vector<Case> cases() {
+std::vector<Case> cases(int64_t context) {
   using enum WeightFormat;
   std::vector<Case> all;
   for (const LinearShape& shape : {LinearShape{"wq_a", kFp8Block, 1280, 5120, 1, true, false, 8192},
@@ -253,7 +253,7 @@ std::vector<Case> cases() {
   }
   all.push_back(with_weights<Route>("route"));
   all.push_back(with_weights<Experts>("experts"));
-  for (Case& c : attention_cases()) all.push_back(std::move(c));
+  for (Case& c : attention_cases(context)) all.push_back(std::move(c));
   all.push_back(with_weights<HcMix>("hc_mix"));
   all.push_back({"collapse_norm", 8192, [] { return collapse_norm; }});
   all.push_back({"expand", 8192, [] { return expand; }});

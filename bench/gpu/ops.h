@@ -36,7 +36,7 @@ struct Case {
   int64_t most_tokens;
   std::function<Inputs()> open;  // makes the weights; Inputs own them and must outlive Prepared
 };
-std::vector<Case> cases();
+std::vector<Case> cases(int64_t context);
 
 // A class of operations: its constructor makes the weights.
 template <typename Op, typename... Args>
