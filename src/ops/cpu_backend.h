@@ -55,6 +55,8 @@ class CpuBackend : public ReferenceBackend {
   }
   // Rows of x, or of Q8(x), as matmul reads them, or pack before it.
   TokenRows prepare(const Rows& x, bool quantise, Scratch& scratch, Activations& kind);
+  // The same as matmul reads it, where it reads tiles.
+  TokenRows prepare_tiles(const Rows& x, bool quantise, Activations& kind);
   // The rows of each group of tokens, which follow one another in `rows`, as matmul reads them:
   // tokens [begin[g], begin[g + 1]) are group g.
   TokenRows pack(const TokenRows& rows, int64_t width, std::span<const int64_t> begin);

@@ -1,6 +1,5 @@
 // Linear of the cpu backend: activations once, then rows or tokens over the threads.
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/formats.h"
@@ -21,6 +20,20 @@ int64_t tile_token_block(int64_t cols) {
   const int64_t tokens = kBytes / (std::max(cols, kTileColumns) * int64_t{sizeof(uint16_t)});
   return std::clamp(tokens / (2 * kTokenTile) * (2 * kTokenTile), int64_t{64}, kAmxTokens);
 }
+
+// Of all that several threads see.
+class Worst {
+ public:
+  void see(Activations kind) {
+    Activations seen = worst_.load(std::memory_order_relaxed);
+    while (kind > seen && !worst_.compare_exchange_weak(seen, kind, std::memory_order_relaxed)) {
+    }
+  }
+  Activations get() const { return worst_.load(); }
+
+ private:
+  std::atomic<Activations> worst_ = Activations::kOrdinary;
+};
 
 }  // namespace
 
@@ -52,14 +65,36 @@ void widen_planes(const Matrix& w, int64_t row, int64_t begin, int64_t end, floa
 TokenRows CpuBackend::prepare(const Rows& x, bool quantise, Scratch& scratch, Activations& kind) {
   const int64_t stride = prepared_stride(x.width);
   std::byte* memory = scratch.bytes(x.count * stride);
-  std::atomic<Activations> worst = Activations::kOrdinary;
+  Worst worst;
   for_each_row(x.count, x.width, [&](int64_t t) {
-    const Activations row = kernels_.prepare(x.f32(t), x.width, quantise, memory + t * stride);
-    Activations seen = worst.load(std::memory_order_relaxed);
-    while (row > seen && !worst.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
-    }
+    worst.see(kernels_.prepare(x.f32(t), x.width, quantise, memory + t * stride));
   });
-  kind = worst.load();
+  kind = worst.get();
+  return {.data = memory, .stride = stride, .count = x.count};
+}
+
+TokenRows CpuBackend::prepare_tiles(const Rows& x, bool quantise, Activations& kind) {
+  if (x.count == 1) return prepare(x, quantise, x_, kind);  // one token's tile is its row
+  constexpr int64_t kColumns = 512;                         // of a unit: its rows stay in L1
+  constexpr int64_t kRowBytes = kColumns * sizeof(uint16_t) + kTileLine;
+  const int64_t stride = x.width * int64_t{sizeof(uint16_t)};
+  std::byte* memory = packed_.bytes(x.count * stride);
+  const int64_t tiles = (x.count + kTokenTile - 1) / kTokenTile;
+  const int64_t parts = (x.width + kColumns - 1) / kColumns;
+  Worst worst;
+  for_each_unit(tiles * parts, x.count * x.width, [&](int64_t unit, int) {
+    alignas(64) std::byte rows[kTokenTile * kRowBytes];
+    const int64_t token = unit / parts * kTokenTile;
+    const int64_t column = unit % parts * kColumns;
+    const int64_t n = std::min(kColumns, x.width - column);
+    const TokenRows tile{
+        .data = rows, .stride = kRowBytes, .count = std::min(kTokenTile, x.count - token)};
+    for (int64_t t = 0; t < tile.count; ++t) {
+      worst.see(kernels_.prepare(x.f32(token + t) + column, n, quantise, rows + t * kRowBytes));
+    }
+    kernels_.pack(tile, n, memory + token * stride + column * tile.count * sizeof(uint16_t));
+  });
+  kind = worst.get();
   return {.data = memory, .stride = stride, .count = x.count};
 }
 
@@ -109,10 +144,10 @@ void CpuBackend::linear(const LinearArgs& a) {
                .count = tokens};
   } else {
     Activations kind;
-    whole.x = prepare(a.x, a.quantise_input, x_, kind);
+    whole.x = tiles ? prepare_tiles(a.x, a.quantise_input, kind)
+                    : prepare(a.x, a.quantise_input, x_, kind);
     if (kind == Activations::kUnfit) return ReferenceBackend::linear(a);
     whole.ordinary_x = kind == Activations::kOrdinary;
-    whole.x = pack(whole.x, a.x.width, std::array{int64_t{0}, tokens});
   }
   std::byte* scratch = thread_.bytes(context_.team.size() * kMatmulScratch);
 
