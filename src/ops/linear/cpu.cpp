@@ -14,11 +14,32 @@ bool has_kernel(const LinearArgs& a) {
   return w.cols % kScaleBlock == 0 && w.format != WeightFormat::kFp8Row;
 }
 
-// Tokens of a unit whose activations stay in L2 while the rows of the matrix pass by.
-int64_t tile_token_block(int64_t cols) {
-  constexpr int64_t kBytes = 1280 << 10;
-  const int64_t tokens = kBytes / (std::max(cols, kTileColumns) * int64_t{sizeof(uint16_t)});
-  return std::clamp(tokens / (2 * kTokenTile) * (2 * kTokenTile), int64_t{64}, kAmxTokens);
+// What a unit computes: `rows` of the matrix by `tokens`.
+struct Unit {
+  int64_t rows;
+  int64_t tokens;
+};
+
+// Some units per thread, so that nobody waits long for a slower one; larger for `few` tokens.
+Unit row_unit(int64_t rows, int64_t tokens, int64_t threads, int64_t least_rows, int64_t few) {
+  const int64_t share = rows / (8 * threads) / least_rows * least_rows;
+  return {std::clamp(share, least_rows, tokens <= few ? 2 * kRowBlock : kRowBlock), kTokenBlock};
+}
+
+// Of more than two tiles of tokens. Many tokens, because widening a row takes as long as
+// multiplying it by 50 to 70 of them; many rows, because they share what comes from L3, a chunk of
+// the tokens' columns. But some units for every thread: then the fewest tokens are 64, two pairs of
+// tiles.
+Unit tile_unit(int64_t rows, int64_t tokens, int64_t threads) {
+  const auto parts = [](int64_t n, int64_t size) { return (n + size - 1) / size; };
+  Unit unit{kAmxUnitRows, kAmxTokens};
+  const auto too_few = [&] {
+    return parts(rows, unit.rows) * parts(tokens, unit.tokens) < kAmxUnitsPerThread * threads;
+  };
+  if (too_few()) unit.tokens /= 2;
+  while (too_few() && unit.rows > kAmxRows) unit.rows /= 2;
+  while (too_few() && unit.tokens > 64) unit.tokens /= 2;
+  return unit;
 }
 
 // Of all that several threads see.
@@ -137,6 +158,10 @@ void CpuBackend::linear(const LinearArgs& a) {
   whole.store = a.accumulate ? Store::kAdd : a.f32_output ? Store::kFloat : Store::kBf16;
   whole.scale = a.scale;
   const int64_t tokens = a.x.count;
+  const int64_t threads = context_.team.size();
+  constexpr int64_t kThreadCache = 2 << 20;  // L2, about
+  whole.past_caches =
+      !a.accumulate && tokens * w.rows * int64_t{sizeof(float)} > threads * kThreadCache;
   const bool tiles = w.format != WeightFormat::kF32 && reads_tiles();
   if (w.format == WeightFormat::kF32) {
     whole.x = {.data = reinterpret_cast<const std::byte*>(a.x.f32(0)),
@@ -149,7 +174,7 @@ void CpuBackend::linear(const LinearArgs& a) {
     if (kind == Activations::kUnfit) return ReferenceBackend::linear(a);
     whole.ordinary_x = kind == Activations::kOrdinary;
   }
-  std::byte* scratch = thread_.bytes(context_.team.size() * kMatmulScratch);
+  std::byte* scratch = thread_.bytes(threads * kMatmulScratch);
 
   const int64_t group_rows = w.rows / a.groups;
   const auto part = [&](int64_t row_begin, int64_t row_end, int64_t token_begin, int64_t token_end,
@@ -166,24 +191,21 @@ void CpuBackend::linear(const LinearArgs& a) {
       kernels_.matmul(m);
     }
   };
-  // Some units per thread, so that nobody waits long for a slower one; many tokens also in blocks,
-  // so that a matrix of few rows occupies everybody too.
   const int64_t bytes = w.rows * w.row_bytes() * ((tokens + 3) / 4);
-  const int64_t token_block = tiles ? tile_token_block(w.cols) : kTokenBlock;
-  const int64_t token_units = (tokens + token_block - 1) / token_block;
-  const int64_t least_rows = tiles ? kTileSide : 8;
-  const int64_t share = w.rows * (tiles ? token_units : 1) / (8 * context_.team.size());
-  const int64_t unit_rows = std::clamp(share / least_rows * least_rows, least_rows,
-                                       tokens <= (tiles ? 32 : 8) ? 2 * kRowBlock : kRowBlock);
-  const int64_t row_units = (w.rows + unit_rows - 1) / unit_rows;
+  const bool many = tokens > 2 * kTileSide;
+  const Unit size = tiles && many ? tile_unit(w.rows, tokens, threads)
+                    : tiles       ? row_unit(w.rows, tokens, threads, kTileSide, tokens)
+                                  : row_unit(w.rows, tokens, threads, 8, 8);
+  const int64_t token_units = (tokens + size.tokens - 1) / size.tokens;
+  const int64_t row_units = (w.rows + size.rows - 1) / size.rows;
   const auto first_token = [&](int64_t block) {
     const int64_t token = tokens * block / token_units;
     return tiles && block < token_units ? token / kTokenTile * kTokenTile : token;
   };
   const auto body = [&](int64_t unit, int rank) {
-    const int64_t row = unit % row_units * unit_rows;
+    const int64_t row = unit % row_units * size.rows;
     const int64_t block = unit / row_units;
-    part(row, std::min(w.rows, row + unit_rows), first_token(block), first_token(block + 1), rank);
+    part(row, std::min(w.rows, row + size.rows), first_token(block), first_token(block + 1), rank);
   };
   for_each_unit(token_units, row_units, bytes, body);
 }

@@ -81,7 +81,12 @@ inline void store_tile(const MatmulArgs& a, const std::byte* sums, int64_t row, 
   for (int64_t t = 0; t < tokens; ++t, to += a.y_stride) {
     __m512 y = finished(a, _mm512_castsi512_ps(v[t]));
     if (a.store == Store::kAdd) y = _mm512_add_ps(_mm512_maskz_loadu_ps(rows, to), y);
-    _mm512_mask_storeu_ps(to, rows, y);
+    const bool whole_line = rows == 0xFFFF && reinterpret_cast<uintptr_t>(to) % kTileLine == 0;
+    if (a.past_caches && whole_line) {
+      _mm512_stream_ps(to, y);
+    } else {
+      _mm512_mask_storeu_ps(to, rows, y);
+    }
   }
 }
 

@@ -16,7 +16,13 @@ inline constexpr int64_t kTileColumns = 32;       // of weights
 inline constexpr int64_t kTileLine = 64;          // bytes of a full row
 inline constexpr int64_t kTileBytes = 16 * 64;
 inline constexpr int64_t kAmxRows = 2 * kTileSide;  // of a block of weights
-inline constexpr int64_t kAmxTokens = 256;  // of a block; the scratch of a thread holds its sums
+// Of a product; the scratch of a thread holds its sums.
+inline constexpr int64_t kAmxRowBlocks = 5;
+inline constexpr int64_t kAmxTokens = 512;
+// Rows of a unit of many tokens, if that leaves some units for every thread: threads share cores,
+// and nobody should wait long for a slower one.
+inline constexpr int64_t kAmxUnitRows = 4 * kAmxRows;
+inline constexpr int64_t kAmxUnitsPerThread = 5;
 
 // Registers.
 inline constexpr int kSums = 0;     // 0..3: row tile * 2 + token tile

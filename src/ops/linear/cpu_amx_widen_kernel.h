@@ -8,24 +8,23 @@
 namespace tidemill {
 namespace {
 
-// With many tokens sums are seldom put aside and fetched again: chunks are long and lie in L2. With
+// With many tokens chunks are as long as leaves those of the tokens (kAmxTokens of them: 640 KB) in
+// L2, beside two of weights and the sums, so that sums are seldom put aside and fetched again. With
 // few, sums stay in their registers, and two chunks lie in L1 beside what is read. Either way in
 // strips of some rows, a few streams at a time, asking for what comes some chunks later.
-inline constexpr int64_t kManyTokensChunk = 1280 / kTileColumns;
+inline constexpr int64_t kManyTokensChunk = 640 / kTileColumns;
 inline constexpr int64_t kFewTokensChunk = 128 / kTileColumns;
 inline constexpr int64_t kStrip = 8;
 inline constexpr int64_t kStepBlocks = 4;
-inline constexpr int64_t kAhead = 8 << 10;  // bytes of weights
-// Two chunks, the one in use and the next.
-inline constexpr int64_t kWidenedBytes = 2 * kManyTokensChunk * 2 * kTileBytes;
+inline constexpr int64_t kAhead = 8 << 10;                                   // bytes of weights
+inline constexpr int64_t kWidenedBytes = kManyTokensChunk * 2 * kTileBytes;  // of a chunk
 
 // At most kAmxRows rows, of one row of FP8 scales.
 template <WeightFormat kFormat>
 class WidenedRows {
  public:
-  // memory: kWidenedBytes, aligned to 64.
-  WidenedRows(const Matrix& w, int64_t row, int64_t rows, bool rows_below, bool many_tokens,
-              std::byte* memory)
+  // rows_below: how far down the rows are that are wanted after the last chunk of these; 0: none.
+  WidenedRows(const Matrix& w, int64_t row, int64_t rows, int64_t rows_below, bool many_tokens)
       : w_(w),
         weights_(w, row, 0),
         row_(row),
@@ -33,20 +32,17 @@ class WidenedRows {
         rows_below_(rows_below),
         blocks_(w.cols / kTileColumns),
         chunk_(even_part(blocks_, many_tokens ? kManyTokensChunk : kFewTokensChunk)),
-        memory_(memory),
         ordinary_scales_(weights_.template ordinary_scales<Avx512>(rows, w.cols)) {}
 
   // Chunks begin at 0 and where another ends, in blocks of 32 columns.
   int64_t end(int64_t begin) const { return begin + chunk_ < blocks_ ? begin + chunk_ : blocks_; }
 
-  // Widening goes on by some blocks of a strip. start() returns where the chunk will lie, in the
-  // place of the one before the last: the two A tiles of a block, then those of the next. steps()
-  // of them complete it.
-  const std::byte* start(int64_t begin) {
-    std::byte* to = memory_ + (at_.second ? kWidenedBytes / 2 : 0);
-    at_ = {.begin = begin, .end = end(begin), .block = begin, .to = to, .second = !at_.second};
+  // Widening goes on by some blocks of a strip; steps() of them complete the chunk that begins at
+  // `begin`: kWidenedBytes at most, aligned to 64, the two A tiles of a block, then those of the
+  // next.
+  void start(int64_t begin, std::byte* to) {
+    at_ = {.begin = begin, .end = end(begin), .block = begin, .to = to};
     at_.ahead = distance();
-    return to;
   }
   int64_t steps() const {
     const int64_t strips = (rows_ + kStrip - 1) / kStrip;
@@ -91,15 +87,14 @@ class WidenedRows {
     return parts > 0 ? (n + parts - 1) / parts : 1;
   }
 
-  // Bytes to the chunk that will be widened about kAhead bytes later, of these rows or of those
-  // below; or 0.
+  // Bytes to the chunk of these rows that comes about kAhead bytes later, or of those below; or 0.
   int64_t distance() const {
     const int64_t chunks = kAhead / (kAmxRows * chunk_ * kBytes) + 1;
     const int64_t block = at_.begin + chunks * chunk_;
     if (block < blocks_) return chunks * chunk_ * kBytes;
     const int64_t below = block - (blocks_ + chunk_ - 1) / chunk_ * chunk_;
-    if (!rows_below_ || below >= blocks_) return 0;
-    return rows_ * weights_.stride + (below - at_.begin) * kBytes;
+    if (rows_below_ == 0 || below >= blocks_) return 0;
+    return rows_below_ * weights_.stride + (below - at_.begin) * kBytes;
   }
 
   TileWeights<kFormat> weights(int64_t row, int64_t block) const {
@@ -146,17 +141,15 @@ class WidenedRows {
     int64_t block = 0;
     int64_t ahead = 0;
     std::byte* to = nullptr;
-    bool second = false;  // of the two places for a chunk, for the next one
   };
 
   const Matrix& w_;
   const TileWeights<kFormat> weights_;
   const int64_t row_;
   const int64_t rows_;
-  const bool rows_below_;  // that are wanted next
-  const int64_t blocks_;   // of 32 columns
-  const int64_t chunk_;    // in blocks
-  std::byte* const memory_;
+  const int64_t rows_below_;
+  const int64_t blocks_;  // of 32 columns
+  const int64_t chunk_;   // in blocks
   const bool ordinary_scales_;
   Position at_;
   typename M::Seen seen_;

@@ -72,6 +72,7 @@ struct MatmulArgs {
   int64_t y_stride = 0;
   Store store = Store::kBf16;
   float scale = 1;
+  bool past_caches = false;      // y is larger than they are: a table may store it around them
   std::byte* scratch = nullptr;  // kMatmulScratch bytes of this thread, aligned to 64
 };
 

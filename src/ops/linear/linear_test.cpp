@@ -188,6 +188,25 @@ TEST(LinearBackends, AgreeOnEveryTile) {
   }
 }
 
+// As many rows, columns and tokens as kernels take at once, and more: rows in groups that end in a
+// short one, several chunks of columns, one unusual row; outputs larger than the caches of a
+// thread.
+TEST(LinearBackends, AgreeOnSeveralBlocks) {
+  TestInputs inputs(14);
+  OwnedMatrix w = inputs.matrix(WeightFormat::kFp8Block, 203, 704);
+  w.data[1 + 704 * 170] = 0x7F;
+  for (const int64_t tokens : {48, 301}) {
+    OwnedRows x = inputs.activations(tokens, 704);
+    expect_all_equal({WeightFormat::kFp8Block, true, false}, w, x);
+  }
+  const OwnedMatrix wide = inputs.matrix(WeightFormat::kFp4Row, 2 * 5 * 32 + 40, 64);
+  OwnedRows x = inputs.activations(1030, 64);
+  expect_all_equal({WeightFormat::kFp4Row, true, false, 0.5f}, wide, x);
+  const OwnedMatrix tall = inputs.matrix(WeightFormat::kFp8Block, 6000, 32);
+  OwnedRows few = inputs.activations(400, 32);
+  expect_all_equal({WeightFormat::kFp8Block, true, true}, tall, few);
+}
+
 // Every code of every format with every ordinary scale, against 1 and -1; alone, and among others
 // that are all normal.
 TEST(LinearBackends, AgreeOnEveryCode) {

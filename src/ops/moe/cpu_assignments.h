@@ -11,18 +11,18 @@
 namespace tidemill {
 
 // One slot per (token, chosen expert), those of an expert together, experts ascending, the shared
-// expert last with every token and weight 1. A part is as many slots of an expert as share a
-// thread's scratch. Memory is kept from call to call.
+// expert last with every token and weight 1. A part is at most `at_once` slots of an expert. Memory
+// is kept from call to call.
 class Assignments {
  public:
-  static constexpr int64_t kTokensAtOnce = kTokenBlock;
   struct Part {
     const ExpertWeights* expert;
     int64_t slot;
     int64_t count;
   };
 
-  void assign(const ExpertsArgs& a) {
+  void assign(const ExpertsArgs& a, int64_t at_once) {
+    at_once_ = at_once;
     const int64_t chosen = a.x.count * a.topk;
     next_.assign(a.experts.size() + 1, 0);
     for (int64_t i = 0; i < chosen; ++i) ++next_[static_cast<size_t>(a.ids[i]) + 1];
@@ -55,12 +55,17 @@ class Assignments {
 
  private:
   void add_parts(const ExpertWeights& expert, int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; slot += kTokensAtOnce) {
-      parts_.push_back({&expert, slot, std::min(kTokensAtOnce, end - slot)});
+    // Of about the same size, and of whole pairs of tiles but for the last.
+    const int64_t parts = std::max<int64_t>(1, (end - begin + at_once_ - 1) / at_once_);
+    const int64_t grain = 2 * kTokenTile;
+    const int64_t size = ((end - begin + parts - 1) / parts + grain - 1) / grain * grain;
+    for (int64_t slot = begin; slot < end; slot += size) {
+      parts_.push_back({&expert, slot, std::min(size, end - slot)});
       part_begin_.push_back(slot);
     }
   }
 
+  int64_t at_once_ = 0;
   std::vector<Part> parts_;
   std::vector<int64_t> part_begin_;
   std::vector<int32_t> token_;

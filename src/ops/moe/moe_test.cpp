@@ -207,15 +207,21 @@ TEST(ExpertsBackends, AgreeOnExtremeScalesAndActivations) {
   }
 }
 
-// Many tokens of one expert: several blocks of tokens, and widths of several blocks of columns.
+// Many tokens of one expert: several blocks of tokens, widths of several blocks of columns, units
+// of several blocks of channels.
 TEST(ExpertsBackends, AgreeOnManyTokensOfAnExpert) {
   TestInputs in(8);
-  Layer layer(in, 2, 1312, 96, 2, 140, {118, 119, 120});
-  OwnedRows x = in.activations(140, 1312);
-  Expected expected([&](Backend& b) { return layer.run(b, x, 0, 140); });
-  for_each_backend([&](Backend& backend, const std::string& label) {
-    EXPECT_TRUE(same_bits(layer.run(backend, x, 0, 140), expected[backend])) << label;
-  });
+  struct Shape {
+    int64_t experts, hidden, inter, topk, tokens;
+  };
+  for (const Shape& s : {Shape{2, 1312, 96, 2, 140}, {3, 128, 256, 2, 300}}) {
+    Layer layer(in, s.experts, s.hidden, s.inter, s.topk, s.tokens, {118, 119, 120});
+    OwnedRows x = in.activations(s.tokens, s.hidden);
+    Expected expected([&](Backend& b) { return layer.run(b, x, 0, s.tokens); });
+    for_each_backend([&](Backend& backend, const std::string& label) {
+      EXPECT_TRUE(same_bits(layer.run(backend, x, 0, s.tokens), expected[backend])) << label;
+    });
+  }
 }
 
 TEST(ExpertsBackends, ARowDoesNotDependOnItsBatch) {
