@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "base/noise.h"
 #include "base/result.h"
-#include "sample/noise.h"
 #include "sample/penalties.h"
 #include "tidemill/sampling.h"
 

@@ -12,7 +12,7 @@
 #include <numeric>
 #include <random>
 
-#include "sample/chi_square.h"
+#include "base/chi_square.h"
 
 // Counts what the program allocates, for NoCallAllocates. Not inlined: g++ would take the pairing
 // of new with free for a mistake.

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "sample/chi_square.h"
+#include "base/chi_square.h"
 
 namespace tidemill {
 namespace {

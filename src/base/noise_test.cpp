@@ -1,4 +1,4 @@
-#include "sample/noise.h"
+#include "base/noise.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "sample/chi_square.h"
+#include "base/chi_square.h"
 
 namespace tidemill {
 namespace {

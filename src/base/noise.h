@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/both_sides.h"
+
 namespace tidemill {
 
 // Uses of noise at one position, independent of each other.
@@ -31,7 +33,8 @@ struct NoiseKey {
 
 using PhiloxWords = std::array<uint32_t, 4>;
 
-inline PhiloxWords philox4x32(PhiloxWords counter, std::array<uint32_t, 2> key) {
+TIDEMILL_BOTH_SIDES inline PhiloxWords philox4x32(PhiloxWords counter,
+                                                  std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53u} * counter[0];
     const uint64_t b = uint64_t{0xCD9E8D57u} * counter[2];
@@ -44,7 +47,7 @@ inline PhiloxWords philox4x32(PhiloxWords counter, std::array<uint32_t, 2> key) 
 }
 
 // Words of the tokens 4 * block to 4 * block + 3.
-inline PhiloxWords noise_words(const NoiseKey& key, uint32_t block) {
+TIDEMILL_BOTH_SIDES inline PhiloxWords noise_words(const NoiseKey& key, uint32_t block) {
   const auto position = static_cast<uint64_t>(key.position);
   return philox4x32({block, static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
                      static_cast<uint32_t>(key.stream)},
