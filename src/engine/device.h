@@ -50,6 +50,7 @@ class Device {
 
  private:
   struct Row;
+  struct Computed;
 
   void work();
   StepOutcome execute(StepJob& job);
@@ -58,9 +59,9 @@ class Device {
   void allocate(const StepJob& job, std::vector<Row>& rows) const;
   void make_input(const StepJob& job, Row& row) const;
   Status run_part(std::span<Row> all, size_t part, StepOutcome& out);
-  bool draws_likeliest(const DeviceRequest& request) const;
-  // One of the two is empty: what the step has fetched of the row's logits.
-  Status sample(Row& row, std::span<float> logits, std::span<const int32_t> likeliest);
+  bool draws_on_backend(const DeviceRequest& request) const;
+  std::vector<DrawRow> draws_of(std::span<Row* const> rows, std::span<const StepItem> items) const;
+  Status sample(Row& row, const Computed& computed);
   Status keep(Row& row, std::span<const int32_t> drawn, std::span<const float> logits);
   void copy_windows(Row& row) const;
   Status draft(std::span<Row> rows, StepOutcome& out);

@@ -1,7 +1,8 @@
-// One step on the device: correct, run, sample, verify, copy windows, draft.
+// One step on the device: correct, run, sample, verify, copy windows; drafts: device_draft.cpp.
 #include <algorithm>
 
 #include "engine/device.h"
+#include "sample/drawn.h"
 #include "sample/log_probabilities.h"
 #include "sample/verify.h"
 #include "sched/draft_budget.h"
@@ -20,6 +21,24 @@ struct Device::Row {
   std::vector<int64_t> ends;
   bool copies_windows = false;
 };
+
+// What the step has computed for an item that samples.
+struct Device::Computed {
+  int64_t first = 0;  // its first row of logits
+  int64_t count = 0;
+  // Of the rows; empty: their logits have to be seen.
+  std::span<const DrawRow> draws;
+  std::span<const Drawn> drawn;
+};
+
+namespace {
+
+int64_t rows_of_logits(const StepItem& item) {
+  if (item.logits == Logits::kNone) return 0;
+  return item.logits == Logits::kLast ? 1 : static_cast<int64_t>(item.tokens.size());
+}
+
+}  // namespace
 
 StepOutcome Device::execute(StepJob& job) {
   StepOutcome out;
@@ -167,12 +186,10 @@ Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
                                                       : Logits::kLast});
     rows.push_back(&row);
   }
-  const bool likeliest = std::all_of(
-      rows.begin(), rows.end(), [&](const Row* row) { return draws_likeliest(*row->request); });
+  const std::vector<DrawRow> draws = draws_of(rows, items);
   const Clock::time_point begin = Clock::now();
-  CHECK_OK(runner_.forward().prepare(items));
-  TRY(const StepOutput output,
-      runner_.forward().execute(likeliest ? Fetch::kLikeliest : Fetch::kLogits));
+  CHECK_OK(runner_.forward().prepare(items, draws));
+  TRY(const StepOutput output, runner_.forward().execute());
   Forward::commit(items);
   const Clock::time_point computed = Clock::now();
   out.forward_ms += 1e3 * seconds_between(begin, computed);
@@ -181,17 +198,15 @@ Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
   for (size_t i = 0; i < rows.size(); ++i) {
     Row& row = *rows[i];
     if (items[i].logits != Logits::kNone) {
-      const int64_t count =
-          items[i].logits == Logits::kAll ? static_cast<int64_t>(items[i].tokens.size()) : 1;
-      std::span<float> logits;
-      std::span<const int32_t> ids;
-      if (likeliest) {
-        ids = output.likeliest.subspan(static_cast<size_t>(at), static_cast<size_t>(count));
-      } else {
-        logits = {output.logits.f32(at), static_cast<size_t>(count * vocabulary_)};
+      Computed own{.first = at, .count = rows_of_logits(items[i])};
+      if (!draws.empty() && draws_on_backend(*row.request)) {
+        const auto first = static_cast<size_t>(at);
+        const auto count = static_cast<size_t>(own.count);
+        own.draws = std::span(draws).subspan(first, count);
+        own.drawn = output.drawn.subspan(first, count);
       }
-      at += count;
-      if (auto sampled = sample(row, logits, ids); !sampled) {
+      at += own.count;
+      if (auto sampled = sample(row, own); !sampled) {
         row.out->finish = FinishReason::kError;
         row.out->error = std::move(sampled).error();
         row.request->ended = true;
@@ -204,16 +219,49 @@ Status Device::run_part(std::span<Row> all, size_t part, StepOutcome& out) {
   return {};
 }
 
-// Is the target's token the likeliest, whatever the rest of its logits?
-bool Device::draws_likeliest(const DeviceRequest& request) const {
+// Are the target's tokens all that the host needs to know of the logits?
+bool Device::draws_on_backend(const DeviceRequest& request) const {
   const SamplingParams& sampling = request.sampling;
-  return options_.verification == Verification::kKeyed && sampling.greedy() &&
-         !edits_logits(sampling) && !sampling.logprobs && !request.matcher;
+  return options_.verification == Verification::kKeyed && !edits_logits(sampling) &&
+         !sampling.logprobs && !request.matcher;
+}
+
+// How the backend draws from the step's rows of logits; empty: it does not, the host looks at all
+// of them. Where it can read them in place, this is worth it only if the likeliest will do.
+std::vector<DrawRow> Device::draws_of(std::span<Row* const> rows,
+                                      std::span<const StepItem> items) const {
+  std::vector<DrawRow> draws;
+  bool some = false;
+  bool all_greedy = true;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const DeviceRequest& request = *rows[i]->request;
+    const bool here = draws_on_backend(request);
+    for (int64_t j = 0; j < rows_of_logits(items[i]); ++j) {
+      const int64_t position = std::ssize(request.tokens) + j;
+      // Nobody asks what the others' would be.
+      draws.push_back(here ? draw_row(request.sampling, {request.sampling.seed, position})
+                           : DrawRow{});
+      some |= here;
+      all_greedy &= here && request.sampling.greedy();
+    }
+  }
+  if (!(runner_.backend().host_memory() ? all_greedy : some)) draws.clear();
+  return draws;
 }
 
 // Draws and verifies; leaves the state at the last token but one.
-Status Device::sample(Row& row, std::span<float> logits, std::span<const int32_t> likeliest) {
+Status Device::sample(Row& row, const Computed& computed) {
   DeviceRequest& request = *row.request;
+  const auto width = static_cast<size_t>(vocabulary_);
+  const auto position = static_cast<int64_t>(request.tokens.size());
+  const auto logits_of = [&](int64_t first, int64_t count) -> Result<std::span<float>> {
+    TRY(const Rows rows, runner_.forward().logits(first, count));
+    return std::span(rows.f32(0), static_cast<size_t>(count) * width);
+  };
+  std::span<float> logits;
+  if (computed.draws.empty()) {
+    TRY(logits, logits_of(computed.first, computed.count));
+  }
   std::span<const int32_t> drafts;
   if (row.item->plan.decode) drafts = std::span<const int32_t>(row.input).subspan(1);
   if (request.matcher) {
@@ -224,12 +272,16 @@ Status Device::sample(Row& row, std::span<float> logits, std::span<const int32_t
     const auto most = static_cast<size_t>(sees_one_more ? masked : masked - 1);
     drafts = drafts.first(std::min(most, drafts.size()));
   }
-  const auto width = static_cast<size_t>(vocabulary_);
-  const auto position = static_cast<int64_t>(request.tokens.size());
-  const auto target = logits.first(likeliest.empty() ? (drafts.size() + 1) * width : 0);
+  const auto token = [&](int64_t j) -> Result<int32_t> {
+    const auto at = static_cast<size_t>(j);
+    if (const auto id = drawn_token(computed.draws[at], computed.drawn[at])) return *id;
+    TRY(const auto row_logits, logits_of(computed.first + j, 1));
+    return sampler_.sample(row_logits, request.sampling, request.history, position + j);
+  };
+  const auto target = logits.first(logits.empty() ? 0 : (drafts.size() + 1) * width);
   Verdict verdict;
-  if (!likeliest.empty()) {
-    TRY(verdict, verify_likeliest(likeliest, drafts, position));
+  if (logits.empty()) {
+    TRY(verdict, verify_keyed(drafts, token));
   } else if (options_.verification == Verification::kRejection) {
     const auto odds = std::span<const float>(request.draft_odds).first(drafts.size() * width);
     TRY(verdict, verify_rejection(sampler_, target, drafts, odds, request.sampling, request.history,
@@ -315,67 +367,6 @@ Status Device::draft(std::span<Row> rows, StepOutcome& out) {
     out.confidence.insert(out.confidence.end(), request->confidence.begin(),
                           request->confidence.end());
     out.confidence.resize(out.drafting.size() * length);
-  }
-  return {};
-}
-
-Status Device::draft_group(std::span<DeviceRequest* const> group) {
-  std::vector<Forward::DraftItem> items;
-  std::vector<int32_t> previous;
-  std::vector<int64_t> counts;
-  int64_t longest = 0;
-  for (DeviceRequest* request : group) {
-    items.push_back({.sequence = &request->sequence, .anchor = request->tokens.back()});
-    previous.push_back(request->tokens.back());
-    counts.push_back(std::min(options_.draft_length, request->drafts_wanted()));
-    longest = std::max(longest, counts.back());
-    request->drafted_at = step_;
-    request->drafts.clear();
-    request->confidence.clear();
-    request->draft_odds.clear();
-  }
-  const bool rejection = options_.verification == Verification::kRejection;
-  const auto width = static_cast<size_t>(vocabulary_);
-  const bool likeliest = !rejection && std::all_of(group.begin(), group.end(), [](const auto* r) {
-    return r->sampling.greedy();
-  });
-  CHECK_OK(runner_.forward().draft(items));
-  for (int64_t k = 0; k < longest; ++k) {
-    TRY(const Forward::DraftRow row,
-        runner_.forward().draft_logits(k, previous,
-                                       likeliest ? Fetch::kLikeliest : Fetch::kLogits));
-    for (size_t i = 0; i < group.size(); ++i) {
-      DeviceRequest& request = *group[i];
-      if (k >= counts[i]) continue;
-      const NoiseKey key{.seed = request.sampling.seed,
-                         .position = static_cast<int64_t>(request.tokens.size()) + k,
-                         .stream = rejection ? NoiseStream::kDraft : NoiseStream::kTarget};
-      std::span<float> odds;
-      if (rejection) {
-        request.draft_odds.resize(request.draft_odds.size() + width);
-        odds = std::span(request.draft_odds).last(width);
-      }
-      const auto draw = [&]() -> std::optional<int32_t> {
-        if (likeliest) {
-          return row.likeliest[i] < 0 ? std::nullopt : std::optional(row.likeliest[i]);
-        }
-        const std::span<const float> logits(row.logits.f32(static_cast<int64_t>(i)), width);
-        const auto id = sampler_.draft(logits, request.sampling.temperature, key, odds);
-        return id ? std::optional(*id) : std::nullopt;
-      };
-      const std::optional<int32_t> drafted = draw();
-      if (!drafted) {  // logits that are no numbers: this request goes on without drafts
-        counts[i] = 0;
-        request.drafts.clear();
-        request.confidence.clear();
-        request.draft_odds.clear();
-        continue;
-      }
-      previous[i] = *drafted;
-      request.drafts.push_back(previous[i]);
-      request.confidence.push_back(
-          options_.temperatures.confidence(row.confidence[i], static_cast<int32_t>(k)));
-    }
   }
   return {};
 }

@@ -45,7 +45,11 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   runner->options_ = options;
   const int threads = options.threads > 0 ? options.threads : ThreadTeam::available_threads();
   runner->team_ = std::make_unique<ThreadTeam>(threads);
-  TRY(runner->backend_, make_named_backend(options.backend, options.rounding, *runner->team_));
+  if (options.make_backend) {
+    runner->backend_ = options.make_backend(*runner->team_);
+  } else {
+    TRY(runner->backend_, make_named_backend(options.backend, options.rounding, *runner->team_));
+  }
   const bool device = !runner->backend_->host_memory();
   if (device && options.memory_bytes > 0) {
     return fail(ErrorCode::kConflictingOptions,

@@ -37,6 +37,8 @@ struct RunnerOptions {
   // Tokens of a prompt that the decoder layers see in prefill (bounded replay); 0: all of them.
   int64_t replay_keep = 0;
   ReplayForm replay_form = ReplayForm::kCompact;
+  // In place of the named backend: for tests.
+  std::function<std::unique_ptr<Backend>(ThreadTeam&)> make_backend;
 };
 
 // Not thread safe.

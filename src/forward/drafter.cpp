@@ -120,20 +120,23 @@ void Forward::run_draft(int64_t tokens) {
 }
 
 Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32_t> previous,
-                                                Fetch what) {
+                                                std::span<const DrawRow> draws) {
   const Config& config = model_->config();
   const DraftWeights& draft = weights().draft;
   const int64_t block = config.dspark_block_size;
   const int64_t sequences = draft_sequences_;
-  if (k != draft_next_ || k >= block || static_cast<int64_t>(previous.size()) != sequences) {
+  const bool sizes_agree =
+      std::ssize(previous) == sequences && (draws.empty() || std::ssize(draws) == sequences);
+  if (k != draft_next_ || k >= block || !sizes_agree) {
     return fail(ErrorCode::kInternal, "draft position {} of {} asked for {} sequences, {} is due",
                 k, block, previous.size(), draft_next_);
   }
   ++draft_next_;
   draft_previous_.clear();
   draft_previous_.append(previous.begin(), previous.end());
-  const StagedArray array = draft_previous_.staged();
-  CHECK_OK(backend_->stage({&array, 1}));
+  draws_.assign(draws);
+  const StagedArray arrays[] = {draft_previous_.staged(), draws_.staged()};
+  CHECK_OK(backend_->stage(arrays));
 
   // Row k of every block: start at row k, one block further for each sequence.
   const auto every_block = [&](const Rows& rows) {
@@ -149,12 +152,12 @@ Result<Forward::DraftRow> Forward::draft_logits(int64_t k, std::span<const int32
   const Rows logits{all.f32(rows / block * k), sequences, all.width, all.stride};
   backend_->linear(
       {.w = &draft.markov_head, .x = markov, .y = logits, .f32_output = true, .accumulate = true});
-  TRY(const StepOutput output, fetch(logits, what));
+  TRY(const StepOutput output, fetch(logits));
   draft_confidence_.resize(static_cast<size_t>(sequences));
   backend_->copy(draft_confidence_.data(), confidence.data,
                  sequences * static_cast<int64_t>(sizeof(float)));
   CHECK_OK(backend_->finish());
-  return DraftRow{output.logits, output.likeliest, draft_confidence_};
+  return DraftRow{output.logits, output.drawn, draft_confidence_};
 }
 
 }  // namespace tidemill

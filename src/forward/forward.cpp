@@ -88,7 +88,7 @@ Status Forward::reserve_logits(int64_t rows) {
   return {};
 }
 
-Status Forward::prepare(std::span<const StepItem> items) {
+Status Forward::prepare(std::span<const StepItem> items, std::span<const DrawRow> draws) {
   CHECK_OK(check(items));
   for (const StepItem& item : items) {
     const int64_t needed = pool_->layout().blocks_for(length_after(item));
@@ -104,8 +104,15 @@ Status Forward::prepare(std::span<const StepItem> items) {
   const int64_t filled = input_.uniform() ? repeated_rows(input_.all.count) : 0;
   if (filled > 0) input_.fill_up(filled);
   CHECK_OK(reserve_logits(input_.logits_row.count()));
-  const std::vector<StagedArray> arrays = input_.staged();
+  if (!draws.empty() && std::ssize(draws) != logits_rows_) {
+    return fail(ErrorCode::kInternal, "{} rows of logits, and {} to draw from", logits_rows_,
+                draws.size());
+  }
+  std::vector<StagedArray> arrays = input_.staged();
+  draws_.assign(draws);
+  arrays.push_back(draws_.staged());
   CHECK_OK(backend_->stage(arrays));
+  arrays.pop_back();  // no op that is repeated reads it
   prefetch_tables();
   if (filled > 0) {
     const RowSet& rows = input_.all;
@@ -152,7 +159,7 @@ void Forward::prefetch_tables() {
   }
 }
 
-Result<StepOutput> Forward::execute(Fetch what) {
+Result<StepOutput> Forward::execute() {
   const int64_t vocabulary = model_->config().vocab_size;
   const int64_t count = input_.logits_row.count();
   const Rows logits{logits_.get(), count, vocabulary, vocabulary};
@@ -164,23 +171,31 @@ Result<StepOutput> Forward::execute(Fetch what) {
     collapse(pre_, weights().norm, z);
     head(z, logits);
   });
-  TRY(const StepOutput output, fetch(logits.first(logits_rows_), what));
+  TRY(const StepOutput output, fetch(logits.first(logits_rows_)));
   CHECK_OK(backend_->finish());
   return output;
 }
 
-Result<StepOutput> Forward::fetch(const Rows& logits, Fetch what) {
-  if (what == Fetch::kLogits) {
-    TRY(const Rows rows, on_host(logits));
-    return StepOutput{rows, {}};
+Result<StepOutput> Forward::fetch(const Rows& logits) {
+  last_logits_ = logits;
+  last_fetched_ = draws_.empty();
+  if (last_fetched_) {
+    TRY(last_logits_, on_host(logits));
+    return StepOutput{last_logits_, {}};
   }
-  likeliest_.resize(static_cast<size_t>(logits.count));
-  if (!likeliest_.empty()) {
-    backend_->likeliest({.logits = logits, .id = work_.likeliest});
-    backend_->copy(likeliest_.data(), work_.likeliest,
-                   logits.count * static_cast<int64_t>(sizeof(int32_t)));
-  }
-  return StepOutput{{}, likeliest_};
+  drawn_.resize(draws_.size());
+  backend_->draw({.logits = logits, .rows = draws_.device(), .drawn = work_.drawn});
+  backend_->copy(drawn_.data(), work_.drawn, draws_.count() * static_cast<int64_t>(sizeof(Drawn)));
+  return StepOutput{{}, drawn_};
+}
+
+Result<Rows> Forward::logits(int64_t first, int64_t count) {
+  const Rows& all = last_logits_;
+  const Rows some{all.f32(first), count, all.width, all.stride};
+  if (last_fetched_) return some;
+  TRY(const Rows rows, on_host(some));
+  CHECK_OK(backend_->finish());
+  return rows;
 }
 
 Result<Rows> Forward::on_host(const Rows& rows) {

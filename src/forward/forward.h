@@ -30,14 +30,12 @@ struct ForwardOptions {
   const ModelWeights* weights = nullptr;
 };
 
-// What the host has to see of logits: of 128 rows all of them are 66 MB, the likeliest half a KB.
-enum class Fetch { kLogits, kLikeliest };
-
-// Logits of the rows that were asked for, items in order, in memory of the host. Valid until the
-// next call.
+// What the host sees of the rows whose logits were asked for, items in order: all of their logits
+// (66 MB for 128 rows), or, if it has said how to draw from each, what was drawn (5 KB). In memory
+// of the host, valid until the next call.
 struct StepOutput {
-  Rows logits;                         // [rows, vocab] float32; without data for kLikeliest
-  std::span<const int32_t> likeliest;  // for kLikeliest: LikeliestArgs::id of the rows
+  Rows logits;                   // [rows, vocab] float32; without data if `drawn` has any
+  std::span<const Drawn> drawn;  // [rows]
 };
 
 // Something that a test wants to see or to replace: float rows, or a list of ids per row.
@@ -67,9 +65,13 @@ class Forward {
   // this thread's own copies, whose blocks have been reserved (otherwise kInternal) and are not
   // handed out again before the step has finished. Nothing here asks the pool for any. execute()
   // fails as Backend::finish does.
-  Status prepare(std::span<const StepItem> items);
-  Result<StepOutput> execute(Fetch fetch = Fetch::kLogits);
+  // `draws`: how to draw from each row of logits; or empty.
+  Status prepare(std::span<const StepItem> items, std::span<const DrawRow> draws = {});
+  Result<StepOutput> execute();
   static void commit(std::span<const StepItem> items);
+  // Some rows of the last step's logits, or of the last draft position's, for the host: fetched now
+  // if they have not been. May be changed. Valid until the next call.
+  Result<Rows> logits(int64_t first, int64_t count);
 
   // ---- drafter (spec: DSpark). Error kInvalidArgument when the checkpoint has none.
   // The block pass for sequences whose last sampled token (`anchor`) is not in any cache yet.
@@ -80,13 +82,13 @@ class Forward {
     int32_t anchor = 0;
   };
   struct DraftRow {
-    Rows logits;  // [sequences, vocab], Markov-corrected; as of StepOutput
-    std::span<const int32_t> likeliest;
+    Rows logits;  // [sequences, vocab], Markov-corrected; this and `drawn` as of StepOutput
+    std::span<const Drawn> drawn;
     std::span<const float> confidence;  // [sequences], before the sigmoid
   };
   Status draft(std::span<const DraftItem> items);
   Result<DraftRow> draft_logits(int64_t k, std::span<const int32_t> previous,
-                                Fetch fetch = Fetch::kLogits);
+                                std::span<const DrawRow> draws = {});
 
   void observe(Observer observer) { observer_ = std::move(observer); }
   const Model& model() const { return *model_; }
@@ -125,7 +127,7 @@ class Forward {
   void narrow_streams(const StepArray<int64_t>& rows);
   // The same rows for the host: themselves, or a copy, valid until the next call.
   Result<Rows> on_host(const Rows& rows);
-  Result<StepOutput> fetch(const Rows& logits, Fetch what);
+  Result<StepOutput> fetch(const Rows& logits);
 
   // drafter.cpp
   void run_draft(int64_t tokens);
@@ -189,7 +191,10 @@ class Forward {
   Observer observer_;
   Backend::Buffer host_rows_;
   int64_t host_rows_capacity_ = 0;  // bytes
-  std::vector<int32_t> likeliest_;
+  Rows last_logits_;                // of the last step or draft position
+  bool last_fetched_ = true;        // they are where the host can read them
+  StepArray<DrawRow> draws_;
+  std::vector<Drawn> drawn_;
 };
 
 }  // namespace tidemill

@@ -50,6 +50,12 @@ std::ostream& operator<<(std::ostream& out, const CountingBackend::Counts& count
 
 using Counts = CountingBackend::Counts;
 
+const DrawRow kWays[] = {{},
+                         {.temperature = 0.8f, .lowest = -104},
+                         {.temperature = 1, .lowest = -104, .top_k = 9, .top_p = 0.9f}};
+const std::span<const DrawRow> kDraws(kWays);
+const std::span<const DrawRow> kLogits;
+
 class HostWork : public testing::Test {
  protected:
   void prefill(int64_t sequences) {
@@ -59,18 +65,16 @@ class HostWork : public testing::Test {
     }
     backend_->take();
   }
-  Counts step(Fetch fetch = Fetch::kLogits) {
+  Counts step(std::span<const DrawRow> draws) {
     const std::vector<int32_t> token{7};
     std::vector<StepItem> items;
     for (Sequence& s : sequences_) items.push_back({&s, token, Logits::kAll});
     for (Sequence& s : sequences_) EXPECT_TRUE(bench_.pool().reserve(s, s.length() + 1));
-    EXPECT_TRUE(bench_.forward().prepare(items));
-    const auto output = bench_.forward().execute(fetch);
+    EXPECT_TRUE(bench_.forward().prepare(items, draws));
+    const auto output = bench_.forward().execute();
     EXPECT_TRUE(output);
-    if (fetch == Fetch::kLikeliest) {
-      EXPECT_EQ(output->likeliest.size(), items.size());
-      EXPECT_EQ(output->logits.data, nullptr);
-    }
+    EXPECT_EQ(output->drawn.size(), draws.size());
+    EXPECT_EQ(output->logits.data == nullptr, !draws.empty());
     Forward::commit(items);
     return backend_->take();
   }
@@ -87,10 +91,25 @@ class HostWork : public testing::Test {
 TEST_F(HostWork, AStepSendsOnceWaitsForNothingAndFetchesItsLogits) {
   prefill(3);
   for (int i = 0; i < 4; ++i) {  // with and without an entry of ratio 2
-    const Fetch fetch = i % 3 == 0 ? Fetch::kLikeliest : Fetch::kLogits;
-    EXPECT_EQ(step(fetch), (Counts{.staged = 1, .copied = 1, .finished = 1}));
+    EXPECT_EQ(step(i % 3 == 0 ? kDraws : kLogits),
+              (Counts{.staged = 1, .copied = 1, .finished = 1}));
     EXPECT_EQ(backend_->at_last_product(), (Counts{.staged = 1}));
   }
+}
+
+TEST_F(HostWork, LogitsThatWereNotFetchedCanStillBe) {
+  prefill(3);
+  step(kDraws);
+  const auto some = bench_.forward().logits(1, 2);
+  ASSERT_TRUE(some);
+  EXPECT_EQ(backend_->take(), (Counts{.copied = 1, .finished = 1}));
+  const std::vector<float> kept(some->f32(0), some->f32(0) + 2 * some->width);
+  for (Sequence& s : sequences_) ASSERT_TRUE(bench_.pool().truncate(s, s.length() - 1));
+  step(kLogits);
+  const auto fetched = bench_.forward().logits(1, 2);
+  ASSERT_TRUE(fetched);
+  EXPECT_EQ(backend_->take(), Counts{});
+  EXPECT_TRUE(std::equal(kept.begin(), kept.end(), fetched->f32(0)));
 }
 
 TEST_F(HostWork, ADraftPositionDoesTheSameWhateverTheNumberOfSequences) {
@@ -101,7 +120,7 @@ TEST_F(HostWork, ADraftPositionDoesTheSameWhateverTheNumberOfSequences) {
   EXPECT_EQ(backend_->take(), (Counts{.staged = 1}));
   const std::vector<int32_t> previous{5, 5, 5};
   for (int64_t k = 0; k < 2; ++k) {
-    ASSERT_TRUE(bench_.forward().draft_logits(k, previous));
+    ASSERT_TRUE(bench_.forward().draft_logits(k, previous, k == 0 ? kDraws : kLogits));
     EXPECT_EQ(backend_->take(), (Counts{.staged = 1, .copied = 2, .finished = 1}));
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ class StepArray {
   void append(Iterator begin, Iterator end) {
     values_.insert(values_.end(), begin, end);
   }
+  void assign(std::span<const T> values) { values_.assign(values.begin(), values.end()); }
   void resize(size_t size, T value = {}) { values_.resize(size, value); }
   void clear() { values_.clear(); }
 

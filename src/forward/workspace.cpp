@@ -80,7 +80,7 @@ void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t
   w.z = arena.rows(t, hidden);
   w.draft_hidden = arena.rows(t, hidden + c.dspark_markov_rank);
   w.draft_confidence = arena.rows(t, 1);
-  w.likeliest = arena.array<int32_t>(t);
+  w.drawn = arena.array<Drawn>(t);
   w.frequencies_plain = arena.array<float>(c.qk_rope_head_dim / 2);
   w.frequencies_compressed = arena.array<float>(c.qk_rope_head_dim / 2);
 }

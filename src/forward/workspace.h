@@ -39,7 +39,7 @@ struct Workspace {
   Rows z;             // normalised rows for the head
   Rows draft_hidden;  // [., hidden + markov rank]: collapsed hidden, then the Markov embedding
   Rows draft_confidence;
-  int32_t* likeliest = nullptr;
+  Drawn* drawn = nullptr;
   float* frequencies_plain = nullptr;
   float* frequencies_compressed = nullptr;
 

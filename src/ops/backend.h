@@ -20,11 +20,11 @@
 #include "base/thread_team.h"
 #include "ops/attend/attend.h"
 #include "ops/compress/compress.h"
+#include "ops/draw/draw.h"
 #include "ops/engram/engram.h"
 #include "ops/gather/gather.h"
 #include "ops/hyper_connection/hyper_connection.h"
 #include "ops/index_select/index_select.h"
-#include "ops/likeliest/likeliest.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
 #include "ops/norm/norm.h"
@@ -113,7 +113,7 @@ class Backend {
   virtual void route(const RouteArgs&) = 0;
   virtual void experts(const ExpertsArgs&) = 0;
   virtual void engram_gate(const EngramGateArgs&) = 0;
-  virtual void likeliest(const LikeliestArgs&) = 0;
+  virtual void draw(const DrawArgs&) = 0;
 
   // Formats of the three kinds of cache row.
   RowFormat window_format(int64_t width) const {

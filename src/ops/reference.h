@@ -37,7 +37,7 @@ void attend(const Context&, const AttendArgs&);
 void route(const Context&, const RouteArgs&);
 void experts(const Context&, const ExpertsArgs&);
 void engram_gate(const Context&, const EngramGateArgs&);
-void likeliest(const Context&, const LikeliestArgs&);
+void draw(const Context&, const DrawArgs&);
 
 // ---- pieces that operations and their tests share
 

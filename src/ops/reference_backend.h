@@ -46,7 +46,7 @@ class ReferenceBackend : public Backend {
   void route(const RouteArgs& a) override { reference::route(context_, a); }
   void experts(const ExpertsArgs& a) override { reference::experts(context_, a); }
   void engram_gate(const EngramGateArgs& a) override { reference::engram_gate(context_, a); }
-  void likeliest(const LikeliestArgs& a) override { reference::likeliest(context_, a); }
+  void draw(const DrawArgs& a) override { reference::draw(context_, a); }
 
  protected:
   reference::Context context_;

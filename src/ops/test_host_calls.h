@@ -369,11 +369,11 @@ class HostCalls : public Backend {
     call.in(a.image, a.h.count), call.out(a.gate);
     run(call, [&] { device_->engram_gate(a); });
   }
-  void likeliest(const LikeliestArgs& args) override {
-    LikeliestArgs a = args;
+  void draw(const DrawArgs& args) override {
+    DrawArgs a = args;
     HostCall call;
-    call.in(a.logits), call.out(a.id, a.logits.count);
-    run(call, [&] { device_->likeliest(a); });
+    call.in(a.logits), call.in(a.rows, a.logits.count), call.out(a.drawn, a.logits.count);
+    run(call, [&] { device_->draw(a); });
   }
 
  private:

@@ -12,10 +12,13 @@ namespace tidemill {
 namespace {
 
 constexpr size_t kBins = 4096;
-// exp(x) rounds to 0 in float32 from here on.
-constexpr float kLowestScaled = -104.0f;
 
 }  // namespace
+
+float lowest_scaled(const SamplingParams& params) {
+  constexpr float kLowest = -104.0f;  // exp(x) rounds to 0 in float32 from here on
+  return params.min_p > 0.0f ? std::max(std::log(params.min_p), kLowest) : kLowest;
+}
 
 double Distribution::probability(int32_t token) const {
   const auto place = std::lower_bound(ids.begin(), ids.end(), token);
@@ -92,8 +95,7 @@ Result<int32_t> Sampler::draft(std::span<const float> logits, float temperature,
 
 // All tokens above the floor of min-p.
 void Sampler::collect(std::span<const float> logits, float largest, const SamplingParams& params) {
-  const float floor =
-      params.min_p > 0.0f ? std::max(std::log(params.min_p), kLowestScaled) : kLowestScaled;
+  const float floor = lowest_scaled(params);
   count_ = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float scaled = (logits[i] - largest) / params.temperature;

@@ -22,13 +22,16 @@ struct Distribution {
   int32_t draw(const NoiseKey& key) const;
 };
 
+// Tokens whose scaled logit, (logit - largest) / temperature, is less are out: for min-p, or
+// because their weight is 0 in float32, 104 nats below the largest.
+float lowest_scaled(const SamplingParams& params);
+
 // Scratch memory for one vocabulary (20 bytes a token); no call allocates. One thread at a
 // time. A row has `vocabulary` float32 logits; -inf masks a token (a grammar does it that way).
 //
 // Order of the steps, as vLLM documents it (vllm/v1/sample/sampler.py): logit bias; repetition,
 // frequency, presence penalty; temperature; min-p; top-k; top-p. Among equal tokens the lower id
-// counts as more likely. Tokens 104 nats or more below the largest (after temperature) have weight
-// 0 in float32 and are left out.
+// counts as more likely.
 //
 // Errors: those of largest_logit (log_probabilities.h), after bias and penalties; a repetition
 // penalty near 0 can raise a finite logit to +inf. The sampler stays usable.

@@ -69,27 +69,18 @@ Result<Verdict> verify_keyed(Sampler& sampler, std::span<const float> target,
   const auto vocabulary = static_cast<size_t>(sampler.vocabulary());
   assert(target.size() == (drafts.size() + 1) * vocabulary);
   AcceptedDrafts accepted(history, drafts, params.uses_history());
-  for (;;) {
-    const size_t j = accepted.count();
-    TRY(const int32_t token, sampler.sample(target.subspan(j * vocabulary, vocabulary), params,
-                                            history, position + static_cast<int64_t>(j)));
-    if (j == drafts.size() || token != drafts[j]) return Verdict{static_cast<int64_t>(j), token};
-    accepted.accept_next();
-  }
+  return verify_keyed(drafts, [&](int64_t j) {
+    if (j > 0) accepted.accept_next();
+    return sampler.sample(target.subspan(static_cast<size_t>(j) * vocabulary, vocabulary), params,
+                          history, position + j);
+  });
 }
 
-Result<Verdict> verify_likeliest(std::span<const int32_t> likeliest,
-                                 std::span<const int32_t> drafts, int64_t position) {
-  assert(likeliest.size() == drafts.size() + 1);
-  for (size_t j = 0;; ++j) {
-    const int32_t token = likeliest[j];
-    if (token < 0) {
-      return fail(ErrorCode::kInternal,
-                  "logits for position {} have no largest number; the weights or a kernel are at "
-                  "fault",
-                  position + static_cast<int64_t>(j));
-    }
-    if (j == drafts.size() || token != drafts[j]) return Verdict{static_cast<int64_t>(j), token};
+Result<Verdict> verify_keyed(std::span<const int32_t> drafts,
+                             const std::function<Result<int32_t>(int64_t j)>& token) {
+  for (int64_t j = 0;; ++j) {
+    TRY(const int32_t own, token(j));
+    if (j == std::ssize(drafts) || own != drafts[static_cast<size_t>(j)]) return Verdict{j, own};
   }
 }
 

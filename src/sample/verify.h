@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/result.h"
@@ -32,10 +33,10 @@ Result<Verdict> verify_keyed(Sampler& sampler, std::span<const float> target,
                              std::span<const int32_t> drafts, const SamplingParams& params,
                              TokenHistory& history, int64_t position);
 
-// The same for a greedy temperature and logits as the model gives them: `likeliest` [n + 1] has the
-// target's token at each position, -1 where there is none. Error kInternal: such a row was reached.
-Result<Verdict> verify_likeliest(std::span<const int32_t> likeliest,
-                                 std::span<const int32_t> drafts, int64_t position);
+// The same where the target's tokens come from elsewhere: token(j) is that of row j. Asked for the
+// rows that are reached, in order; fails as it does.
+Result<Verdict> verify_keyed(std::span<const int32_t> drafts,
+                             const std::function<Result<int32_t>(int64_t j)>& token);
 
 // Rejection sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318).
 // With p_j the target's processed distribution and q_j the one that draft x was drawn from, x is

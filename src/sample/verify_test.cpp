@@ -366,44 +366,25 @@ TEST(VerifyRejection, BadDraftRowsDoNoHarm) {
   }
 }
 
-TEST(VerifyLikeliest, AgreesWithTheRowsThatItWasMadeOf) {
-  constexpr int64_t kVocabulary = 40;
-  const Model target = random_model(kVocabulary, 1.0f);
-  SamplingParams params;
-  params.temperature = 0;
-  Sampler sampler(kVocabulary);
-  std::mt19937 random(3);
-  for (int run = 0; run < 200; ++run) {
-    // Most drafts are the target's own tokens.
-    Tokens tokens{static_cast<int32_t>(random() % kVocabulary)}, drafts;
-    const size_t count = random() % 4;
-    for (Tokens all = tokens; drafts.size() < count;) {
-      const std::vector<float> row = target(all);
-      const auto own = std::max_element(row.begin(), row.end()) - row.begin();
-      drafts.push_back(random() % 4 == 0 ? 7 : static_cast<int32_t>(own));
-      all.push_back(drafts.back());
-    }
-    const std::vector<float> rows = target_rows(target, tokens, drafts);
-    Tokens likeliest;
-    for (size_t j = 0; j <= count; ++j) {
-      const auto row = rows.begin() + static_cast<int64_t>(j) * kVocabulary;
-      likeliest.push_back(static_cast<int32_t>(std::max_element(row, row + kVocabulary) - row));
-    }
-    TokenHistory history = history_of(tokens);
-    const auto expected = verify_keyed(sampler, rows, drafts, params, history, 1);
-    const auto verdict = verify_likeliest(likeliest, drafts, 1);
-    ASSERT_TRUE(expected && verdict);
-    EXPECT_EQ(verdict->accepted, expected->accepted);
-    EXPECT_EQ(verdict->next, expected->next);
-  }
-}
-
-TEST(VerifyLikeliest, ARowWithoutATokenIsAnErrorOnceItIsReached) {
-  EXPECT_EQ(verify_likeliest(Tokens{3, -1}, Tokens{4}, 10)->next, 3);
-  const auto reached = verify_likeliest(Tokens{3, -1}, Tokens{3}, 10);
-  ASSERT_FALSE(reached);
-  EXPECT_EQ(reached.error().code, ErrorCode::kInternal);
-  EXPECT_THAT(reached.error().message, testing::HasSubstr("position 11"));
+TEST(VerifyKeyed, AsksForTheRowsThatAreReached) {
+  const Tokens own{3, 1, 4};
+  const Tokens drafts{3, 5};
+  int64_t asked = 0;
+  const auto token = [&](int64_t j) -> Result<int32_t> {
+    EXPECT_EQ(j, asked++);
+    return own[static_cast<size_t>(j)];
+  };
+  const auto verdict = verify_keyed(drafts, token);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->accepted, 1);
+  EXPECT_EQ(verdict->next, 1);
+  EXPECT_EQ(asked, 2);
+  const auto failed = verify_keyed(drafts, [&](int64_t j) -> Result<int32_t> {
+    if (j == 1) return fail(ErrorCode::kInternal, "row {}", j);
+    return 3;
+  });
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().message, "row 1");
 }
 
 }  // namespace

@@ -207,7 +207,7 @@ class CudaBackend : public Backend {
   void route(const RouteArgs& a) override { run(cuda::route, a); }
   void experts(const ExpertsArgs& a) override { run(cuda::experts, a); }
   void engram_gate(const EngramGateArgs& a) override { run(cuda::engram_gate, a); }
-  void likeliest(const LikeliestArgs& a) override { run(cuda::likeliest, a); }
+  void draw(const DrawArgs& a) override { run(cuda::draw, a); }
 
  private:
   template <typename Args>

@@ -2,10 +2,10 @@
 // and return; arguments are as in the backend's table, all data in memory of the device.
 //
 // Most equal the reference backend bit for bit, except where that calls the host's log1p, exp, cos
-// and sin (route, rope_table), and of values that are not numbers. Those on which speed hangs have
-// two versions: `plain`, one obvious kernel, equal in that sense; and one for tensor cores, which
-// adds products in another fixed order (tensor_core.cuh) and leaves to `plain` the shapes that no
-// released model has.
+// and sin (route, rope_table; draw, which may name more tokens), and of values that are not
+// numbers. Those on which speed hangs have two versions: `plain`, one obvious kernel, equal in that
+// sense; and one for tensor cores, which adds products in another fixed order (tensor_core.cuh) and
+// leaves to `plain` the shapes that no released model has.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,11 +14,11 @@
 
 #include "ops/attend/attend.h"
 #include "ops/compress/compress.h"
+#include "ops/draw/draw.h"
 #include "ops/engram/engram.h"
 #include "ops/gather/gather.h"
 #include "ops/hyper_connection/hyper_connection.h"
 #include "ops/index_select/index_select.h"
-#include "ops/likeliest/likeliest.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
 #include "ops/norm/norm.h"
@@ -85,7 +85,7 @@ void attend(Launch&, const AttendArgs&);
 void route(Launch&, const RouteArgs&);
 void experts(Launch&, const ExpertsArgs&);
 void engram_gate(Launch&, const EngramGateArgs&);
-void likeliest(Launch&, const LikeliestArgs&);
+void draw(Launch&, const DrawArgs&);
 
 namespace plain {
 void linear(Launch&, const LinearArgs&);
