@@ -62,13 +62,22 @@ __device__ Sum shuffled(Sum value, int distance) {
           __shfl_xor_sync(kAll, value.mass, distance)};
 }
 
+// Where another block of the cluster has what this one has here. An instruction that stays in its
+// place: addresses that are computed long before they are used cost the registers of a third block.
+template <typename T>
+__device__ T* in_block(T* here, int block) {
+  T* there;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(here), "r"(block));
+  return there;
+}
+
 class Cluster {
  public:
   __device__ explicit Cluster(Shared& shared) : shared_(shared) {}
 
   __device__ int block() const { return static_cast<int>(group_.block_rank()); }
   __device__ void sync() { group_.sync(); }
-  __device__ Shared& first() { return *group_.map_shared_rank(&shared_, 0); }
+  __device__ Shared& first() { return *in_block(&shared_, 0); }
 
   // Every thread gets, in values, the combination of what all threads of the cluster had there.
   template <typename T, int n, typename Combine>
@@ -88,7 +97,7 @@ class Cluster {
 #pragma unroll
       for (int step = 0; step < kLaneParts; ++step) {
         const int part = 32 * step + lane;
-        const uint64_t* parts = group_.map_shared_rank(shared_.parts[turn_][warp], part / kWarps);
+        const uint64_t* parts = in_block(shared_.parts[turn_][warp], part / kWarps);
         const T one = reinterpret_cast<const T&>(parts[part % kWarps]);
         all = step == 0 ? one : combined(all, one);
       }
@@ -353,7 +362,7 @@ __device__ int draw_row(Cluster& cluster, const Slice& slice, const DrawRow& how
   return 0;
 }
 
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 3)
     draw_kernel(DrawArgs a, int quads) {
   extern __shared__ float4 values[];
   __shared__ Shared shared;
