@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "ops/draw/test_draw_rows.h"
@@ -105,6 +106,39 @@ TEST(DrawBackends, TheTokenOfTheReference) {
         EXPECT_TRUE(std::is_sorted(got.id, last));
       }
       EXPECT_LE(undecided, calls_host_functions(backend) ? 0 : 2) << label << ", width " << width;
+    });
+  }
+}
+
+// Rows of two tokens, whose scores differ by so little that a small error in one would make the
+// other one win; and by more than a backend has to leave open, or not.
+TEST(DrawBackends, ScoresThatAreClose) {
+  TestInputs in(4);
+  constexpr int64_t kCount = 3000;
+  constexpr int64_t kWidth = 24;
+  for (const double apart : {0x1p-13, 0x1p-20, 0.0}) {
+    OwnedRows logits(kCount, kWidth);
+    std::fill(logits.data.begin(), logits.data.end(), -kInfinity);
+    std::vector<DrawRow> rows;
+    for (int64_t t = 0; t < kCount; ++t) {
+      const NoiseKey key{.seed = 3, .position = t};
+      const auto first = static_cast<int32_t>(in.below(kWidth));
+      const auto second = static_cast<int32_t>((first + 1 + in.below(kWidth - 1)) % kWidth);
+      const auto finish = [&](int32_t id) { return -std::log1p(-noise_uniform(key, id)); };
+      logits.view().f32(t)[first] = static_cast<float>(std::log(finish(first)) + apart);
+      logits.view().f32(t)[second] = static_cast<float>(std::log(finish(second)));
+      rows.push_back({.key = key, .temperature = 1.0f, .lowest = -104.0f});
+    }
+    const std::vector<int32_t> expected = tokens(run(reference_backend(), logits, rows));
+    for_each_backend([&](Backend& backend, const std::string& label) {
+      const std::vector<Drawn> drawn = run(backend, logits, rows);
+      for (size_t t = 0; t < rows.size(); ++t) {
+        SCOPED_TRACE(testing::Message() << label << ", row " << t << ", apart " << apart);
+        ASSERT_GT(drawn[t].count, 0);
+        const auto* last = drawn[t].id + drawn[t].count;
+        ASSERT_NE(std::find(drawn[t].id, last, expected[t]), last);
+        ASSERT_LE(drawn[t].count, apart == 0x1p-13 ? 1 : 2);
+      }
     });
   }
 }
