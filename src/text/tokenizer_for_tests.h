@@ -1,23 +1,21 @@
 // The tokenizers that tests are written against. Included by tests only.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 
 #include "text/tokenizer.h"
 
 namespace tidemill {
 
-// Loaded once. Null, and the running test fails, when the file cannot be used.
+// Loaded once, never null. A file that cannot be used throws, which fails the running test.
 inline const Tokenizer* tokenizer_for_tests(const std::filesystem::path& file,
                                             const std::string& advice = {}) {
   auto loaded = Tokenizer::load(file);
   if (loaded) return new Tokenizer(*std::move(loaded));  // lives until the process ends
-  ADD_FAILURE() << loaded.error().message << advice;
-  return nullptr;
+  throw std::runtime_error(loaded.error().message + advice);
 }
 
 // The public DeepSeek vocabulary with the special tokens of V4.1.
