@@ -23,16 +23,25 @@ constexpr int kTileTokens = 128;
 constexpr int kBlockColumns = 64;
 constexpr int kLineBytes = 128;
 
-// Where 16-byte piece `piece` of a line lies in a tile.
-__device__ inline int64_t tile_byte(int64_t block, int line, int piece) {
-  return (block * kTileTokens + line) * kLineBytes + (piece ^ line % 8) * 16;
+// Where 16-byte piece `piece` of a line lies in a tile of so many lines.
+__device__ inline int64_t tile_byte(int64_t block, int lines, int line, int piece) {
+  return (block * lines + line) * kLineBytes + (piece ^ line % 8) * 16;
+}
+
+// Where among a line's columns pair q of the eight columns from `column` on lies.
+template <WeightFormat kFormat>
+__device__ int64_t place_of_pair(int64_t column, int q) {
+  constexpr int kPiece = piece_columns(kFormat);
+  const int64_t chunk = column / (4 * kPiece);
+  const int inside = static_cast<int>(column % (4 * kPiece));
+  const int first = inside % kPiece / 4;  // instruction of the first two pairs
+  return chunk * 4 * kPiece + 16 * (first + q / 2) + 8 * (q % 2) + 2 * (inside / kPiece);
 }
 
 // Eight columns of a token that begin at `column` (a multiple of 8), bf16 values.
 template <WeightFormat kFormat, Layout kLayout>
 __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, int64_t width,
                           int64_t column) {
-  constexpr int kPiece = piece_columns(kFormat);
   uint32_t pair[4];
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
@@ -42,22 +51,18 @@ __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, 
   if constexpr (kLayout == Layout::kRows) {
     *reinterpret_cast<uint4*>(out + row * width + column) = {pair[0], pair[1], pair[2], pair[3]};
   } else {
-    const int64_t chunk = column / (4 * kPiece);
-    const int inside = static_cast<int>(column % (4 * kPiece));
-    const int first = inside % kPiece / 4;  // instruction of the first two pairs
     const auto line = static_cast<int>(row % kTileTokens);
     auto* to =
         reinterpret_cast<uint8_t*>(out + (kLayout == Layout::kTiles ? row - line : row) * width);
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-      const int64_t at =
-          chunk * 4 * kPiece + 16 * (first + q / 2) + 8 * (q % 2) + 2 * (inside / kPiece);
+      const int64_t at = place_of_pair<kFormat>(column, q);
       if constexpr (kLayout == Layout::kLines) {
         *reinterpret_cast<uint32_t*>(to + at * 2) = pair[q];
       } else {
         const auto byte = static_cast<int>(at % kBlockColumns) * 2;
-        *reinterpret_cast<uint32_t*>(to + tile_byte(at / kBlockColumns, line, byte / 16) +
-                                     byte % 16) = pair[q];
+        *reinterpret_cast<uint32_t*>(
+            to + tile_byte(at / kBlockColumns, kTileTokens, line, byte / 16) + byte % 16) = pair[q];
       }
     }
   }
@@ -72,6 +77,16 @@ __device__ inline void quantise_eight(float (&values)[8]) {
   const float scale = e8m0_to_float(q8_scale_of(largest));
 #pragma unroll
   for (int i = 0; i < 8; ++i) values[i] = mul(e4m3_to_float(q8_code(values[i], scale)), scale);
+}
+
+// Q8 of a value of a block that has this scale; a power of two, and its inverse.
+__device__ inline float q8_value(float value, float scale, float inverse) {
+  const float x = mul(value, inverse);
+  const float magnitude = fminf(fabsf(x), 448.0f);
+  const uint32_t bits = __float_as_uint(magnitude);
+  float rounded = __uint_as_float((bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u);
+  if (magnitude < 0.015625f) rounded = __fsub_rn(add(magnitude, 16384.0f), 16384.0f);
+  return mul(x != x ? x : copysignf(rounded, x), scale);
 }
 
 // Eight columns of row t of x.

@@ -27,6 +27,11 @@ struct Barrier {
                  "r"(bytes)
                  : "memory");
   }
+  // Arrives once all that this thread has copied (copy_async) is there.
+  __device__ void arrive_copied() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address())
+                 : "memory");
+  }
   // Until the phase of this parity (0: the first) has ended. A barrier that was never used counts
   // as having ended a phase of parity 1.
   __device__ void wait(uint32_t parity) const {

@@ -130,7 +130,11 @@ class CudaBackend : public Backend {
     const int64_t experts = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok) + 1;
     const int64_t widths =
         c.num_attention_heads * c.head_dim + experts * (c.moe_intermediate_size + c.hidden_size);
-    return kRest + tokens * widths * static_cast<int64_t>(sizeof(float)) / 4 * 5;
+    // Tiles of experts' assignments end with lines that nobody needs (moe/cuda_assign.cuh).
+    const int64_t lines = 32 * std::max(c.n_routed_experts, c.dspark_n_routed_experts) + 144;
+    return kRest + (tokens * widths * static_cast<int64_t>(sizeof(float)) +
+                    lines * (c.moe_intermediate_size + c.hidden_size) * int64_t{2}) /
+                       4 * 5;
   }
 
   // Addresses tell on which side they are.

@@ -110,7 +110,7 @@ struct Scale {
   }
   __device__ bool large() const { return byte + kBias > 254; }
   __device__ uint32_t rest() const {
-    const uint32_t bits = !large() ? 0x3F80u : byte == 255 ? 0x7FC0u : (byte + kBias - 127) << 7;
+    const uint32_t bits = byte == 255 ? 0x7FC0u : (max(byte + kBias, 254u) - 127) << 7;
     return bits | bits << 16;
   }
 };

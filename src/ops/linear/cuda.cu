@@ -12,7 +12,7 @@ constexpr int kMostFew = 32;
 template <WeightFormat kFormat>
 void run(Launch& l, const LinearArgs& a) {
   const int64_t most_few = segments_of(a.w->rows) > 1 ? kMostFew : kGroupTokens;
-  const bool whole_tiles = a.groups == 1 || a.w->rows / a.groups % kManyRows == 0;
+  const bool whole_tiles = a.groups == 1 || a.w->rows / a.groups % 256 == 0;
   if (a.x.count > most_few && whole_tiles) {
     linear_many<kFormat>(l, a);
   } else {
@@ -27,7 +27,8 @@ bool aligned(const Rows& x) {
 }  // namespace
 
 void linear(Launch& l, const LinearArgs& a) {
-  if (l.plain || !has_fragments(*a.w) || a.w->rows / a.groups % kFewRows != 0 || !aligned(a.x)) {
+  if (l.plain || !has_fragments(*a.w) || a.w->rows / a.groups % kFewRows != 0 || !aligned(a.x) ||
+      !aligned(a.y)) {
     plain::linear(l, a);
   } else if (a.x.count == 0) {
     return;

@@ -1,160 +1,323 @@
 #include <cooperative_groups.h>
 
+#include <algorithm>
+
 #include "ops/cuda/many_tokens.cuh"
 #include "ops/linear/cuda_product.cuh"
 
 namespace tidemill::cuda {
 namespace {
 
-template <WeightFormat kFormat, int kTokens, bool kSegmented>
-__device__ __forceinline__ void multiply(const Product& a, ManyShared<kSegmented>& shared,
-                                         int64_t row, const Segments& segments) {
-  const int64_t tile = row + threadIdx.x / 128 * 128 + threadIdx.x % 128 / 32 * 16;
-  const auto rows_from = [&](int64_t first) {
-    return ThreadRows<kFormat>(a.w.data, a.w.scales, a.w.cols, min(first, a.w.rows - 16));
+using Shape = ManyShape<2, 2>;
+template <bool kSegmented>
+using Shared = ManyShared<Shape, kTileTokens, kSegmented ? 4 : 5, 4, kSegmented ? 20 : 16>;
+
+// Tiles of rows and tokens in an order in which those at work share rows and tokens: bands of
+// kBand tiles of tokens, and in a band all tiles of tokens of a tile of rows, then the next one's.
+struct Tiles {
+  static constexpr int kBand = 16;
+  int rows;
+  int tokens;
+
+  struct Place {
+    int64_t row;
+    int64_t token;
   };
-  const ThreadRows<kFormat> rows[2] = {rows_from(tile), rows_from(tile + 64)};
-  float acc[2][kTokens / 2];
-  multiply_many<kFormat, kTokens>(shared, rows, a.w.cols, segments, acc);
-  sync_workers();
-  const int place = threadIdx.x / 128 * 128;
-  put_results<kTokens>(shared, acc[0], place);
-  put_results<kTokens>(shared, acc[1], place + 64);
-  sync_workers();
+  __host__ __device__ int count() const { return rows * tokens; }
+  __device__ Place operator[](int tile) const {
+    const int band = tile / (kBand * rows);
+    const int width = min(kBand, tokens - band * kBand);
+    const int inside = tile - band * kBand * rows;
+    return {int64_t{inside / width} * Shape::kRows,
+            int64_t{band * kBand + inside % width} * kTileTokens};
+  }
+};
+
+__device__ inline const uint8_t* activations_at(const Product& a, int64_t row, int64_t token) {
+  const int64_t line = token % kTileTokens;
+  return reinterpret_cast<const uint8_t*>(a.x + (token - line) * a.width) +
+         row / a.group_rows * a.w.cols * (kTileTokens * int64_t{sizeof(uint16_t)}) +
+         line * kLineBytes;
 }
 
-// Segments of a tile, by one thread and by the workers; results are then in shared memory for the
-// workers.
-template <WeightFormat kFormat, bool kSegmented>
-__device__ __forceinline__ void bring_tile(const Product& a, ManyShared<kSegmented>& shared,
-                                           int64_t row, int64_t token, int padded,
-                                           const Segments& segments) {
-  constexpr int kBlocks = unit_columns(kFormat) / kBlockColumns;
-  const auto units = static_cast<int>(a.w.cols / unit_columns(kFormat));
-  const auto* tile = reinterpret_cast<const uint8_t*>(a.x + token * a.width) +
-                     row / a.group_rows * a.w.cols * (kTileTokens * int64_t{sizeof(uint16_t)});
-  shared.bring(tile, segments.begin(segments.first, units) * kBlocks,
-               segments.begin(segments.last, units) * kBlocks, padded);
+template <WeightFormat kFormat>
+__device__ int units_of(const Product& a) {
+  return static_cast<int>(a.w.cols / unit_columns(kFormat));
 }
 
-template <WeightFormat kFormat, bool kSegmented>
-__device__ __forceinline__ void multiply_tile(const Product& a, ManyShared<kSegmented>& shared,
-                                              int64_t row, int padded, const Segments& segments) {
-  if (padded == 128) {
-    multiply<kFormat, 128>(a, shared, row, segments);
-  } else if (padded == 64) {
-    multiply<kFormat, 64>(a, shared, row, segments);
+template <WeightFormat kFormat, typename OfShape>
+__device__ BlockRows<kFormat, true> block_rows(const Product& a, int64_t row) {
+  const int64_t fragments = min((a.w.rows - row) / 16, int64_t{OfShape::kFragments});
+  return {{a.w.data}, {a.w.scales}, a.w.cols, row, static_cast<int>(fragments)};
+}
+
+// Calls `body` with as many tokens as are multiplied where there are so many: kMost or half of it.
+template <int kMost, typename Body>
+__device__ __forceinline__ void for_tokens(int tokens, const Body& body) {
+  if (tokens > kMost / 2) {
+    body(std::integral_constant<int, kMost>{});
   } else {
-    multiply<kFormat, 32>(a, shared, row, segments);
+    body(std::integral_constant<int, kMost / 2>{});
+  }
+}
+template <int kMost>
+__device__ int padded_tokens(int tokens) {
+  return tokens > kMost / 2 ? kMost : kMost / 2;
+}
+
+// A worker's results where they belong: those that are not bf16, or are added to what is there.
+template <int kTokens>
+__device__ __forceinline__ void put_results(const Product& a, int64_t row, int64_t token,
+                                            float (&acc)[Shape::kTiles][kTokens / 2]) {
+  const int first_token = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < Shape::kTiles; ++m) {
+    const int64_t r = row + row_in_block<Shape>(threadIdx.x, m);
+    if (r >= a.w.rows) continue;
+    float* y = a.y.f32(token + first_token) + r;
+    auto left = static_cast<int>(min(int64_t{kTokens}, a.tokens - token)) - first_token;
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; i += 4) {
+      if (left > 0) a.put_two(y, acc[m][i], acc[m][i + 2]);
+      if (left > 1) a.put_two(y + a.y.stride, acc[m][i + 1], acc[m][i + 3]);
+      y += 8 * a.y.stride;
+      left -= 8;
+      asm volatile("" : "+l"(y), "+r"(left));  // one after the other
+    }
   }
 }
 
-__device__ inline int padded_tokens(int tokens) {
-  return tokens > 64 ? 128 : tokens > 32 ? 64 : 32;
-}
-
-// Grid (tiles of tokens, tiles of rows).
 template <WeightFormat kFormat, bool kSegmented>
-__global__ void __launch_bounds__(kManyThreads, 1) many_kernel(Product a) {
-  auto& shared = ManyShared<kSegmented>::get();
+__global__ void __launch_bounds__(Shape::kThreads, 1) many_kernel(Product a, Tiles tiles) {
+  auto& shared = shared_of_block<Shared<kSegmented>>();
   shared.init();
-  const int64_t token = int64_t{blockIdx.x} * kTileTokens;
-  const int64_t row = int64_t{blockIdx.y} * kManyRows;
-  const auto tokens = static_cast<int>(min(int64_t{kTileTokens}, a.tokens - token));
-  const Segments segments{a.segments, 0, a.segments};
-  if (threadIdx.x >= kManyWorkers) {
-    give_registers();
-    if (threadIdx.x == kManyWorkers) {
-      bring_tile<kFormat>(a, shared, row, token, padded_tokens(tokens), segments);
+  const auto step = static_cast<int>(gridDim.x);
+  const auto first = static_cast<int>(blockIdx.x);
+  const int units = units_of<kFormat>(a);
+  const int all_segments = kSegmented ? a.segments : 1;
+  const Segments segments{all_segments, 0, all_segments};
+  const bool direct = a.f32_output || a.accumulate;
+  const auto tokens_of = [&](int tile) {
+    return static_cast<int>(min(int64_t{kTileTokens}, a.tokens - tiles[tile].token));
+  };
+  if (Shape::multiplies()) {
+    Shape::take_registers();
+    WorkerPlace at;
+    for (int tile = first; tile < tiles.count(); tile += step) {
+      for_tokens<kTileTokens>(tokens_of(tile), [&](auto padded) {
+        constexpr int kTokens = decltype(padded)::value;
+        float acc[Shape::kTiles][kTokens / 2];
+        multiply_many<kFormat, kTokens, kSegmented>(shared, at, units, segments, acc);
+        if (direct) {
+          const auto [row, token] = tiles[tile];
+          put_results<kTokens>(a, row, token, acc);
+          return;
+        }
+        await_stored(shared, at);
+        keep_results<kTokens>(shared, acc, [&](uint32_t pair) {
+          return result_pair(mul(__uint_as_float(pair << 16), a.scale),
+                             mul(__uint_as_float(pair & 0xFFFF0000u), a.scale));
+        });
+        hand_over(shared, at);
+      });
     }
-  } else {
-    take_registers();
-    multiply_tile<kFormat>(a, shared, row, padded_tokens(tokens), segments);
-    if (row + threadIdx.x >= a.w.rows) return;
-    const float* results = shared.results() + threadIdx.x;
-#pragma unroll 4
-    for (int t = 0; t < tokens; ++t) {
-      a.put(token + t, row + threadIdx.x, results[t * ManyShared<kSegmented>::kStride]);
+    return;
+  }
+  Shape::give_registers();
+  const Helper helper = Shape::helper();
+  if (helper == Helper::kBringsActivations) {
+    if (threadIdx.x % 32 != 0) return;
+    RingPlace at;
+    constexpr int kBlocks = unit_columns(kFormat) / kBlockColumns;
+    for (int tile = first; tile < tiles.count(); tile += step) {
+      const auto [row, token] = tiles[tile];
+      shared.bring(at, activations_at(a, row, token), kTileTokens, 0, units * kBlocks,
+                   padded_tokens<kTileTokens>(tokens_of(tile)));
+    }
+  } else if (helper == Helper::kBringsWeights) {
+    RingPlace at;
+    for (int tile = first; tile < tiles.count(); tile += step) {
+      shared.bring(at, block_rows<kFormat, Shape>(a, tiles[tile].row),
+                   segments.first_chunk<kFormat>(units), segments.last_chunk<kFormat>(units));
+    }
+    wait_copies<0>();
+  } else if (!direct) {
+    uint32_t parity = 0;
+    for (int tile = first; tile < tiles.count(); tile += step) {
+      const auto [row, token] = tiles[tile];
+      const int tokens = tokens_of(tile);
+      store_results<float>(
+          shared, parity, tokens, block_rows<kFormat, Shape>(a, row).fragments,
+          [&, row = row, token = token](int t) {
+            return t < tokens ? a.y.f32(token + t) + row : nullptr;
+          },
+          [](float* to, int r, uint32_t pair) {
+            *reinterpret_cast<float2*>(to + r) = {__uint_as_float(pair << 16),
+                                                  __uint_as_float(pair & 0xFFFF0000u)};
+          });
     }
   }
 }
 
-// The same where tiles are fewer than multiprocessors: a cluster of blocks has a tile, a block a
-// segment of it, then its share of the rows to add up. Grid (segments, tiles of rows, tiles of
-// tokens).
-template <WeightFormat kFormat, int kSegments>
-__global__ void __cluster_dims__(kSegments, 1, 1) __launch_bounds__(kManyThreads, 1)
-    split_kernel(Product a) {
-  using Shared = ManyShared<false>;
+// The same where tiles are fewer than multiprocessors: a block has a segment of a tile, a cluster
+// of blocks all of them, and each block then adds up its share of the tokens. Grid (segments, tiles
+// of rows, tiles of tokens).
+template <int kGroups>
+struct SplitShared {
+  using Shape = ManyShape<kGroups, 1>;
+  static constexpr int kTokens = kGroups > 4 ? 64 : 128;  // of a tile
+  static constexpr int kStride = Shape::kRows + 4;        // of a token's sums
+  union {
+    ManyShared<Shape, kTokens, 5, 5> many;
+    float sums[kTokens][kStride];
+  };
+};
+
+template <WeightFormat kFormat, int kGroups>
+__global__ void __launch_bounds__(ManyShape<kGroups, 1>::kThreads, 1) split_kernel(Product a) {
+  using Shared = SplitShared<kGroups>;
+  using Shape = typename Shared::Shape;
   const auto cluster = cooperative_groups::this_cluster();
-  Shared& shared = Shared::get();
-  shared.init();
+  auto& shared = shared_of_block<Shared>();
+  shared.many.init();
   const auto segment = static_cast<int>(blockIdx.x);
-  const int64_t row = int64_t{blockIdx.y} * kManyRows;
-  const int64_t token = int64_t{blockIdx.z} * kTileTokens;
-  const auto tokens = static_cast<int>(min(int64_t{kTileTokens}, a.tokens - token));
-  const Segments segments{kSegments, segment, segment + 1};
-  if (threadIdx.x >= kManyWorkers) {
-    give_registers();
-    if (threadIdx.x == kManyWorkers) {
-      bring_tile<kFormat>(a, shared, row, token, padded_tokens(tokens), segments);
+  const int64_t row = int64_t{blockIdx.y} * Shape::kRows;
+  const int64_t token = int64_t{blockIdx.z} * Shared::kTokens;
+  const auto tokens = static_cast<int>(min(int64_t{Shared::kTokens}, a.tokens - token));
+  const int units = units_of<kFormat>(a);
+  const Segments segments{a.segments, segment, segment + 1};
+  if (!Shape::multiplies()) {
+    Shape::give_registers();
+    RingPlace at;
+    if (Shape::helper() == Helper::kBringsWeights) {
+      shared.many.bring(at, block_rows<kFormat, Shape>(a, row),
+                        segments.first_chunk<kFormat>(units), segments.last_chunk<kFormat>(units));
+      wait_copies<0>();
+    } else if (threadIdx.x == Shape::kWorkers) {
+      constexpr int kBlocks = unit_columns(kFormat) / kBlockColumns;
+      shared.many.bring(
+          at, activations_at(a, row, token), kTileTokens, segments.begin(segment, units) * kBlocks,
+          segments.begin(segment + 1, units) * kBlocks, padded_tokens<Shared::kTokens>(tokens));
     }
+    __syncwarp();
     cluster.sync();
     cluster.sync();
   } else {
-    take_registers();
-    multiply_tile<kFormat>(a, shared, row, padded_tokens(tokens), segments);
+    Shape::take_registers();
+    WorkerPlace at;
+    for_tokens<Shared::kTokens>(tokens, [&](auto padded) {
+      constexpr int kTokens = decltype(padded)::value;
+      float acc[1][kTokens / 2];
+      multiply_many<kFormat, kTokens, false>(shared.many, at, units, segments, acc);
+      // All have read what sums overwrite.
+      asm volatile("bar.sync 1, %0;" ::"n"(Shape::kWorkers) : "memory");
+#pragma unroll
+      for (int i = 0; i < kTokens / 4; ++i) {
+        const int t = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+        const int d = i / 2 * 4 + i % 2;
+        *reinterpret_cast<float2*>(&shared.sums[t][row_in_block<Shape>(threadIdx.x, 0)]) = {
+            acc[0][d], acc[0][d + 2]};
+      }
+    });
     cluster.sync();
-    const auto units = static_cast<int>(a.w.cols / unit_columns(kFormat));
-    constexpr int kShare = kManyRows / kSegments;
-    const int r = segment * kShare + threadIdx.x % kShare;
-    for (int t = threadIdx.x / kShare; t < tokens; t += kManyWorkers / kShare) {
-      float total = 0;
+    constexpr int kFours = Shape::kRows / 4;
+    const int mine = (tokens - segment + a.segments - 1) / a.segments;
+    for (int i = threadIdx.x; i < mine * kFours; i += Shape::kWorkers) {
+      const int t = i / kFours * a.segments + segment;
+      const int r = i % kFours * 4;
+      float4 sums[kMostSegments];
+#pragma unroll
+      for (int s = 0; s < kMostSegments; ++s) {
+        if (s < a.segments) {
+          sums[s] =
+              *reinterpret_cast<const float4*>(cluster.map_shared_rank(&shared.sums[t][r], s));
+        }
+      }
+      float4 total = {};
       bool first = true;
-      for (int s = 0; s < kSegments; ++s) {
-        if (segments.begin(s, units) == segments.begin(s + 1, units)) continue;
-        const float* sums = cluster.map_shared_rank(shared.results(), s);
-        const float sum = sums[t * Shared::kStride + r];
-        total = first ? sum : add(total, sum);
+#pragma unroll
+      for (int s = 0; s < kMostSegments; ++s) {
+        if (s >= a.segments || segments.begin(s, units) == segments.begin(s + 1, units)) continue;
+        total.x = first ? sums[s].x : add(total.x, sums[s].x);
+        total.y = first ? sums[s].y : add(total.y, sums[s].y);
+        total.z = first ? sums[s].z : add(total.z, sums[s].z);
+        total.w = first ? sums[s].w : add(total.w, sums[s].w);
         first = false;
       }
-      if (row + r < a.w.rows) a.put(token + t, row + r, total);
+      if (row + r < a.w.rows) {
+        float* y = a.y.f32(token + t) + row + r;
+        a.put_two(y, total.x, total.y);
+        a.put_two(y + 2, total.z, total.w);
+      }
     }
     cluster.sync();  // others may still read this block's sums
   }
 }
 
+template <WeightFormat kFormat, int kGroups>
+void split(const Product& a, cudaStream_t stream) {
+  constexpr int kBytes = shared_bytes<SplitShared<kGroups>>();
+  using Shape = ManyShape<kGroups, 1>;
+  const auto kernel = split_kernel<kFormat, kGroups>;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (allowed != cudaSuccess) return;
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(a.segments), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(a.segments), blocks_for(a.w.rows, Shape::kRows),
+                        blocks_for(a.tokens, SplitShared<kGroups>::kTokens));
+  config.blockDim = Shape::kThreads;
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, a);
+}
+
+template <WeightFormat kFormat, bool kSegmented>
+void whole(const Product& a, cudaStream_t stream) {
+  constexpr int kBytes = shared_bytes<Shared<kSegmented>>();
+  const auto kernel = many_kernel<kFormat, kSegmented>;
+  static const int blocks =
+      blocks_at_once(reinterpret_cast<const void*>(kernel), Shape::kThreads, kBytes);
+  const Tiles tiles{static_cast<int>(blocks_for(a.w.rows, Shape::kRows)),
+                    static_cast<int>(blocks_for(a.tokens, kTileTokens))};
+  kernel<<<std::min(blocks, tiles.count()), Shape::kThreads, kBytes, stream>>>(a, tiles);
+}
+
 template <WeightFormat kFormat>
 void many(const Product& a, cudaStream_t stream) {
-  constexpr int kBytes = ManyShared<false>::bytes();
-  constexpr int kSegmentedBytes = ManyShared<true>::bytes();
   static const int multiprocessors = [] {
-    const auto allow = [](auto* kernel, int bytes) {
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    };
-    allow(many_kernel<kFormat, false>, kBytes);
-    allow(many_kernel<kFormat, true>, kSegmentedBytes);
-    allow(split_kernel<kFormat, 4>, kBytes);
-    allow(split_kernel<kFormat, 8>, kBytes);
     int value = 0;
     cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0);
     return value;
   }();
-  const unsigned token_tiles = blocks_for(a.tokens, kTileTokens);
-  const unsigned row_tiles = blocks_for(a.w.rows, kManyRows);
-  const dim3 grid(token_tiles, row_tiles);
   if (a.segments == 1) {
-    many_kernel<kFormat, false><<<grid, kManyThreads, kBytes, stream>>>(a);
-  } else if (a.segments == 2 ||
-             token_tiles * row_tiles * 2 > static_cast<unsigned>(multiprocessors)) {
-    many_kernel<kFormat, true><<<grid, kManyThreads, kSegmentedBytes, stream>>>(a);
+    whole<kFormat, false>(a, stream);
+    return;
+  }
+  const int64_t tiles =
+      int64_t{blocks_for(a.w.rows, Shape::kRows)} * blocks_for(a.tokens, kTileTokens);
+  if (2 * tiles > multiprocessors) {
+    whole<kFormat, true>(a, stream);
+    return;
+  }
+  // As few rows a block as give every multiprocessor at most one.
+  const int64_t sixty_fours = blocks_for(a.w.rows, 64);
+  const auto fits = [&](int groups) {
+    return a.group_rows % (64 * groups) == 0 || a.group_rows == a.w.rows;
+  };
+  const auto wanted = sixty_fours * a.segments;
+  if (wanted <= 128) {
+    split<kFormat, 1>(a, stream);
+  } else if (wanted <= 2 * 128) {
+    split<kFormat, 2>(a, stream);
+  } else if (wanted <= 4 * 128 || !fits(5)) {
+    split<kFormat, 4>(a, stream);
   } else {
-    const dim3 split(a.segments, row_tiles, token_tiles);
-    if (a.segments == 8) {
-      split_kernel<kFormat, 8><<<split, kManyThreads, kBytes, stream>>>(a);
-    } else {
-      split_kernel<kFormat, 4><<<split, kManyThreads, kBytes, stream>>>(a);
-    }
+    split<kFormat, 5>(a, stream);
   }
 }
 

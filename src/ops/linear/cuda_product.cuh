@@ -25,6 +25,17 @@ struct Product {
     float& out = y.f32(t)[row];
     out = accumulate ? add(out, sum) : f32_output ? sum : round_bf16(mul(round_bf16(sum), scale));
   }
+  // Of two rows, the first even; y is aligned to them.
+  __device__ void put_two(float* to, float first, float second) const {
+    auto& out = *reinterpret_cast<float2*>(to);
+    if (accumulate) {
+      out = {add(out.x, first), add(out.y, second)};
+    } else if (f32_output) {
+      out = {first, second};
+    } else {
+      out = {round_bf16(mul(round_bf16(first), scale)), round_bf16(mul(round_bf16(second), scale))};
+    }
+  }
 };
 
 template <WeightFormat kFormat>

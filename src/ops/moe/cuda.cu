@@ -47,7 +47,8 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
   const auto experts = static_cast<int64_t>(e.experts.size());
   // Assignments of an expert on average decide.
   const int64_t average = tokens * e.topk / experts;
-  const int size = average > kGroupTokens ? kTileTokens : kGroupTokens;
+  const bool many = average > kGroupTokens;
+  const int size = many ? kMostOfItem : kGroupTokens;
   const int64_t items = most_items(tokens, e.topk, experts, size);
   Moe a{.assignments = {.tokens = tokens,
                         .topk = e.topk,
@@ -60,15 +61,16 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
   const int64_t all = a.assignments.all();
   auto* lists = static_cast<Item*>(
       l.lists.take(items * int64_t{sizeof(Item)} + (all + 2) * int64_t{sizeof(int32_t)}, l.stream));
-  const int64_t inner_rows = size == kTileTokens ? items * kTileTokens : all;
+  const int64_t lines = most_lines(tokens, e.topk, items);
+  const int64_t inner_rows = many ? lines : all;
   a.inner = static_cast<uint16_t*>(l.hidden.take(inner_rows * a.inter * int64_t{2}, l.stream));
   a.products = static_cast<uint16_t*>(l.products.take(all * a.hidden * int64_t{2}, l.stream));
   if (lists == nullptr || a.inner == nullptr || a.products == nullptr) return;
   a.assignments.items = lists;
   a.assignments.count = reinterpret_cast<int32_t*>(lists + items);
   a.assignments.order = a.assignments.count + 2;
-  if (size == kTileTokens) {
-    experts_many(l, a, e, items);
+  if (many) {
+    experts_many(l, a, e, items, lines);
   } else {
     experts_few(l, a, e, items);
   }

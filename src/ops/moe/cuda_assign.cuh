@@ -16,6 +16,8 @@ struct Item {
   int32_t expert;  // -1: the shared one
   int32_t first;   // in `order`
   int32_t count;
+  int32_t line;   // of all tiles of activations, where the item's begins (cuda_many.cu),
+  int32_t lines;  // as many as are multiplied
   StoredWeights w1, w3, w2;
 };
 
@@ -39,6 +41,17 @@ struct Assignments {
   }
 };
 
+// With many assignments an item has a tile of lines_for() lines; the shared expert's have all that
+// there can be.
+constexpr int kMostOfItem = 144;
+constexpr int kLeastLines = 16;
+constexpr int kLinesStep = 32;
+constexpr __host__ __device__ int lines_for(int assignments) {
+  const int more = assignments > kLeastLines ? assignments - kLeastLines : 0;
+  return kLeastLines + (more + kLinesStep - 1) / kLinesStep * kLinesStep;
+}
+static_assert(lines_for(kMostOfItem) == kMostOfItem);
+
 // At most so many items of `size` assignments; a grid's bound.
 inline int64_t most_items(int64_t tokens, int64_t topk, int64_t experts, int64_t size) {
   const int64_t routed = tokens * topk;
@@ -46,11 +59,18 @@ inline int64_t most_items(int64_t tokens, int64_t topk, int64_t experts, int64_t
   return routed / size + partly + (tokens + size - 1) / size;
 }
 
+// At most so many lines of so many items.
+inline int64_t most_lines(int64_t tokens, int64_t topk, int64_t items) {
+  return tokens * topk + items * kLinesStep +
+         (tokens + kMostOfItem - 1) / kMostOfItem * int64_t{kMostOfItem};
+}
+
 constexpr int kAssignThreads = 1024;
 static_assert(kAssignThreads == kMostExperts);
 
 // Fills order, items and count: items of at most `size` assignments, of one expert next to each
-// other. In which order an expert's assignments come is open; no result depends on it.
+// other and as many in each as in the next, give or take one. In which order an expert's
+// assignments come is open; no result depends on it.
 void assign(cudaStream_t, const Assignments&, const ExpertWeights* routed,
             const ExpertWeights& shared, int64_t experts, int size);
 
@@ -67,14 +87,26 @@ __device__ inline void assign_items(const Assignments& a, const ExpertWeights* r
   const auto routed = static_cast<int>(a.routed());
   for (int i = expert; i < routed; i += kAssignThreads) atomicAdd(&next[a.ids[i]], 1);
   __syncthreads();
-  const auto make_item = [](int id, int first, int n, const ExpertWeights& w) -> Item {
-    return {
-        id, first, n, {w.w1.data, w.w1.scales}, {w.w3.data, w.w3.scales}, {w.w2.data, w.w2.scales}};
+  const auto make_item = [](int id, const ExpertWeights& w) -> Item {
+    return {id,
+            0,
+            0,
+            0,
+            0,
+            {w.w1.data, w.w1.scales},
+            {w.w3.data, w.w3.scales},
+            {w.w2.data, w.w2.scales}};
+  };
+  // Part i of `parts` of n assignments that begin at `first`.
+  const auto put_part = [](Item& item, int first, int n, int i, int parts) {
+    const int begin = n * i / parts;
+    item.first = first + begin;
+    item.count = n * (i + 1) / parts - begin;
   };
   const int count = expert < experts ? next[expert] : 0;
   const int items = (count + size - 1) / size;
   Item item{};
-  if (items > 0) item = make_item(expert, 0, 0, routed_weights[expert]);  // takes a while
+  if (items > 0) item = make_item(expert, routed_weights[expert]);  // takes a while
   // Assignments and, above them, items of the experts up to this one: in the warp, then in all.
   const auto up_to = [lane](unsigned long long sum) {
 #pragma unroll
@@ -96,18 +128,24 @@ __device__ inline void assign_items(const Assignments& a, const ExpertWeights* r
   if (expert >= 32) sum += below;
   const auto begin = static_cast<int>(sum & 0xFFFFFFFFu);
   next[expert] = begin;
+  const auto first_item = static_cast<int>(sum >> 32);
   for (int i = 0; i < items; ++i) {
-    item.first = begin + i * size;
-    item.count = min(size, count - i * size);
-    a.items[static_cast<int>(sum >> 32) + i] = item;
+    put_part(item, begin, count, i, items);
+    item.line = item.first + (first_item + i) * kLinesStep;
+    item.lines = lines_for(item.count);
+    a.items[first_item + i] = item;
   }
   const auto tokens = static_cast<int>(a.tokens);
-  for (int i = expert; i * size < tokens; i += kAssignThreads) {
-    a.items[all_items + i] =
-        make_item(-1, routed + i * size, min(size, tokens - i * size), shared_weights);
+  const int shared_items = (tokens + size - 1) / size;
+  for (int i = expert; i < shared_items; i += kAssignThreads) {
+    Item of_shared = make_item(-1, shared_weights);
+    put_part(of_shared, routed, tokens, i, shared_items);
+    of_shared.line = routed + all_items * kLinesStep + i * kMostOfItem;
+    of_shared.lines = kMostOfItem;
+    a.items[all_items + i] = of_shared;
   }
   if (expert == 0) {
-    a.count[0] = all_items + (tokens + size - 1) / size;
+    a.count[0] = all_items + shared_items;
     a.count[1] = all_items;
   }
   __syncthreads();

@@ -19,7 +19,7 @@ struct Moe {
   Rows x;
   uint16_t* x_routed;  // activations in the order of a format, a row a token
   uint16_t* x_shared;
-  const uint16_t* tiles;  // the same, a tile an item
+  const uint16_t* tiles;  // the same, a tile an item (as kTiles, of item.lines lines)
   uint16_t* inner;        // inner activations: a row an assignment, or tiles like x_routed
   uint16_t* products;     // bf16 [assignments, hidden]
 
@@ -31,9 +31,9 @@ struct Moe {
 };
 
 // From a.x to a.products by way of a.assignments, where `items` are most_items() of kGroupTokens or
-// of kTileTokens assignments each; memory for a.x_routed, a.x_shared and a.tiles is theirs to take.
+// of kMostOfItem assignments each; memory for a.x_routed, a.x_shared and a.tiles is theirs to take.
 void experts_few(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items);
-void experts_many(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items);
+void experts_many(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items, int64_t lines);
 
 // Q8 of eight columns of a token, number i of all, in both orders; where there are none so many,
 // those of the last. By whole warps.
