@@ -50,9 +50,10 @@ bool same_rows(OwnedRows& all, OwnedRows& some) {
   return true;
 }
 
-constexpr int64_t kTokens = 300;
+constexpr int64_t kTokens = 400;
 // Around the switches between kernels and the edges of their tiles.
-constexpr int64_t kCounts[] = {1, 2, 7, 8, 9, 32, 33, 64, 65, 96, 97, 128, 129, 256};
+constexpr int64_t kCounts[] = {1,  2,   7,   8,   9,   32,  33,  64,  65, 96,
+                               97, 128, 129, 160, 192, 255, 256, 257, 320};
 
 struct LinearCase {
   const char* name;
@@ -79,6 +80,7 @@ TEST_F(CudaProducts, LinearIsCloseToPlainAndEqualForAnyCount) {
   using enum WeightFormat;
   const LinearCase cases[] = {
       {"one segment", kFp8Block, 32768, 256},
+      {"one segment, longer rows", kFp8Block, 32768, 384},
       {"four segments", kFp8Block, 8192, 1024, 8, false},
       {"eight segments", kFp8Block, 1280, 2048},
       {"fewer units than segments", kFp8Block, 272, 384},
@@ -184,7 +186,8 @@ TEST_F(CudaProducts, ExpertsAreCloseToPlainAndEqualForAnyCount) {
     int64_t experts, hidden, inter, topk;
   };
   TestInputs in(3);
-  for (const Shape& s : {Shape{16, 256, 128, 6}, {10, 640, 384, 4}, {5, 5120, 256, 3}}) {
+  for (const Shape& s :
+       {Shape{16, 256, 128, 6}, {10, 640, 768, 4}, {16, 768, 640, 6}, {5, 5120, 768, 3}}) {
     const Experts layer(in, s.experts, s.hidden, s.inter, s.topk);
     OwnedRows x = in.activations(kTokens, s.hidden);
     OwnedRows expected = layer.run(*plain, x, kTokens);
