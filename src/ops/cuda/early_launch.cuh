@@ -11,6 +11,9 @@
 // - Weights and tables of weights may be read at any time: they do not change during a step.
 // A kernel that calls allow_next() only after await_previous() lets the next one read, even before
 // that waits, what was written before this one.
+//
+// A multiprocessor divides its memory into shared memory and cache anew only when it is empty, so
+// only kernels that want it divided alike run there side by side: all those launched here do.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,16 +31,18 @@ __device__ inline void await_previous() { asm volatile("griddepcontrol.wait;" ::
 template <typename... Parameters, typename... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
                   cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   cudaLaunchConfig_t launch{};
   launch.gridDim = grid;
   launch.blockDim = block;
   launch.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   launch.stream = stream;
-  launch.attrs = &early;
-  launch.numAttrs = 1;
+  launch.attrs = attributes;
+  launch.numAttrs = 2;
   cudaLaunchKernelEx(&launch, kernel, arguments...);
 }
 
