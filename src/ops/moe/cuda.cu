@@ -8,10 +8,11 @@ namespace tidemill::cuda {
 namespace {
 
 constexpr int kMostTopk = 64;
+constexpr int kCombineThreads = 256;
 constexpr int64_t kMostTokens = 8192;  // of a pass: bounds the memory of inner activations
 
-// Adds the experts of a token in ascending order of their ids, the shared one last. A block a
-// token.
+// Adds the experts of a token in ascending order of their ids, the shared one last. Grid (tokens,
+// parts of the columns).
 __global__ void combine_kernel(Moe a, Rows y) {
   allow_next();
   await_previous();
@@ -19,7 +20,7 @@ __global__ void combine_kernel(Moe a, Rows y) {
   const int64_t t = blockIdx.x;
   const auto topk = static_cast<int>(a.assignments.topk);
   const int32_t* ids = a.assignments.ids + t * topk;
-  for (int i = threadIdx.x; i <= topk; i += blockDim.x) {
+  for (int i = threadIdx.x; i <= topk; i += kCombineThreads) {
     int place = i;
     if (i < topk) {
       place = 0;
@@ -28,7 +29,9 @@ __global__ void combine_kernel(Moe a, Rows y) {
     row[place] = a.products + (i < topk ? t * topk + i : a.assignments.routed() + t) * a.hidden;
   }
   __syncthreads();
-  for (int64_t d = 4 * threadIdx.x; d < a.hidden; d += 4 * blockDim.x) {
+  const int64_t step = int64_t{4} * kCombineThreads * gridDim.y;
+  for (int64_t d = 4 * (int64_t{blockIdx.y} * kCombineThreads + threadIdx.x); d < a.hidden;
+       d += step) {
     float sum[4] = {};
 #pragma unroll 4
     for (int i = 0; i <= topk; ++i) {
@@ -74,8 +77,9 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
   } else {
     experts_few(l, a, e, items);
   }
-  launch_early(combine_kernel, static_cast<unsigned>(tokens), 256, 0, l.stream, a,
-               Rows{e.y.f32(first), tokens, a.hidden, e.y.stride});
+  const unsigned parts = tokens > 64 ? 1 : blocks_for(a.hidden, 4 * kCombineThreads);
+  launch_early(combine_kernel, dim3(static_cast<unsigned>(tokens), parts), kCombineThreads, 0,
+               l.stream, a, Rows{e.y.f32(first), tokens, a.hidden, e.y.stride});
 }
 
 bool fits(const ExpertsArgs& a) {
