@@ -1,8 +1,9 @@
 // Activations as the tensor cores read them: bf16, in the order in which weights of a format are
 // widened (weights.cuh), in one of three layouts.
 //
-// kRows: a row a token, its columns in pieces; a thread's values of a piece lie together, pairs in
-// the order of instructions. For mma.sync, which takes B from registers.
+// kRows: a row a token; of a chunk first come eight columns of each of the four pieces, then the
+// next eight of each; pairs of the eight in the order of instructions. For mma.sync, which takes B
+// from registers.
 //
 // kTiles: tiles of kTileTokens tokens, inside a tile blocks of 64 columns, inside a block a token
 // is a line of 128 bytes swizzled for wgmma (tensor_core.cuh). So a block of the first n tokens is
@@ -38,6 +39,14 @@ __device__ int64_t place_of_pair(int64_t column, int q) {
   return chunk * 4 * kPiece + 16 * (first + q / 2) + 8 * (q % 2) + 2 * (inside / kPiece);
 }
 
+// Where eight columns that begin at `column` (a multiple of 8) lie in a row of kRows.
+template <WeightFormat kFormat>
+constexpr __host__ __device__ int64_t place_of_eight(int64_t column) {
+  constexpr int kPiece = piece_columns(kFormat);
+  const auto inside = static_cast<int>(column % (4 * kPiece));
+  return column - inside + inside % kPiece * 4 + inside / kPiece * 8;
+}
+
 // Eight columns of a token that begin at `column` (a multiple of 8), bf16 values.
 template <WeightFormat kFormat, Layout kLayout>
 __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, int64_t width,
@@ -49,7 +58,8 @@ __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, 
               (__float_as_uint(values[column_of_pair<kFormat>(q, 1)]) & 0xFFFF0000u);
   }
   if constexpr (kLayout == Layout::kRows) {
-    *reinterpret_cast<uint4*>(out + row * width + column) = {pair[0], pair[1], pair[2], pair[3]};
+    *reinterpret_cast<uint4*>(out + row * width + place_of_eight<kFormat>(column)) = {
+        pair[0], pair[1], pair[2], pair[3]};
   } else {
     const auto line = static_cast<int>(row % kTileTokens);
     auto* to =

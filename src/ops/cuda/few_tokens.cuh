@@ -25,9 +25,9 @@ struct EightRows {
   int64_t row;
 };
 
-// A tile as a thread reads it: its pieces of rows g and g + 8, and a warp's scales, of which a pair
-// of chunks has a word per row and chunk (FP4; thread 2 r + c those of row r, chunk c) or one per
-// eight rows and chunk (FP8; thread 2 c + h those of half h).
+// A tile as a thread reads it: its pieces of rows g and g + 8, and a warp's scales, of which four
+// chunks have a word per row and chunk (FP4; thread 2 r + c those of row r, chunks 2 c and 2 c + 1)
+// or one per eight rows and chunk (FP8; thread 2 c + h those of half h).
 template <WeightFormat kFormat>
 struct RowPair {
   const uint8_t* low = nullptr;
@@ -41,7 +41,7 @@ struct RowPair {
     const int lane = threadIdx.x % 32;
     if constexpr (kFormat == WeightFormat::kFp4Row) {
       const EightRows& rows = lane < 16 ? first : second;
-      scales = rows.scales + (rows.row + lane / 2 % 8) * (columns / 32);
+      scales = rows.scales + (rows.row + lane / 2 % 8) * (columns / 32) + lane % 2 * 8;
     } else if constexpr (kFormat == WeightFormat::kFp8Block) {
       const EightRows& rows = lane % 2 == 0 ? first : second;
       scales = rows.scales + rows.row / 32 * (columns / 32);
@@ -49,45 +49,23 @@ struct RowPair {
   }
 };
 
-// Asks the L2 cache for `bytes` of each row of a tile, from byte `from` of the row on (multiples of
-// 16). By a warp.
-template <WeightFormat kFormat>
-__device__ inline void fetch_rows(const EightRows& first, const EightRows& second, int64_t columns,
-                                  int from, int bytes) {
-  const int lane = threadIdx.x % 32;
-  if (lane >= kFewRows || bytes <= 0) return;
-  const EightRows& rows = lane < 8 ? first : second;
-  const uint8_t* row = static_cast<const uint8_t*>(rows.data) +
-                       (rows.row + lane % 8) * ThreadRows<kFormat>::row_bytes(columns) + from;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "r"(bytes) : "memory");
-}
+constexpr int kFewDepth = 2;
+constexpr int kDeep = 3;  // where no warp has a second tile, so that more is there at the start
+constexpr int few_blocks(int depth) { return depth == kDeep ? 2 : 3; }  // of a multiprocessor
 
-// Asks it for a matrix or a part of one, by the whole grid.
-__device__ inline void fetch_all(const void* data, int64_t bytes) {
-  constexpr int64_t kPiece = 2048;
-  const int64_t threads = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = (int64_t{threadIdx.x} * gridDim.x + blockIdx.x) * kPiece; at < bytes;
-       at += threads * kPiece) {
-    const auto size = static_cast<uint32_t>(min(kPiece, bytes - at));
-    asm volatile(
-        "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const uint8_t*>(data) + at),
-        "r"(size)
-        : "memory");
-  }
-}
-
-// A warp's chunks, `begin` to `end` of each job: a tile. They come in pairs, 128 bytes of a row,
-// the last of a job perhaps alone.
-template <WeightFormat kFormat>
+// A warp's chunks, `begin` to `end` of each job: a tile. Four of them, 256 bytes of a row, are
+// copied at once, kDepth times ahead; they are taken in pairs. Of a job's last ones some may be
+// missing.
+template <WeightFormat kFormat, int kDepth = kFewDepth>
 class FewStream {
  public:
-  static constexpr int kDepth = 3;
   static constexpr bool kFp4 = kFormat == WeightFormat::kFp4Row;
   static constexpr bool kScaled = ThreadRows<kFormat>::kScaled;
-  static constexpr int kScales = 4 * 32 * kPieceBytes;  // where they lie: behind the pieces
-  static constexpr int kSlotBytes = kScales + (kScaled ? 128 : 0);
-  static constexpr int kBytes = kDepth * kSlotBytes;            // of a warp
-  static constexpr int kAheadBytes = kDepth * 2 * kChunkBytes;  // of a row
+  static constexpr int kChunks = 4;  // of a slot
+  static constexpr int kPairBytes = 4 * 32 * kPieceBytes;
+  static constexpr int kScales = 2 * kPairBytes;  // where they lie: behind the pieces
+  static constexpr int kSlotBytes = kScales + (kFp4 ? 256 : kScaled ? 32 : 0);
+  static constexpr int kBytes = kDepth * kSlotBytes;  // of a warp
 
   // `memory`: this warp's. rows_of(job): the tile of job 0 to jobs - 1, each asked for once, in
   // order.
@@ -104,25 +82,30 @@ class FewStream {
     slot_ = first_;
   }
 
-  // The next pair of the stream.
+  // The next pair of the stream; `last`: of its job.
   template <typename RowsOf>
-  __device__ void next(Chunk<kFormat> (&now)[2], RowsOf& rows_of) {
-    wait_copies<kDepth - 1>();
-    __syncwarp();  // scales that other threads have copied
+  __device__ void next(Chunk<kFormat> (&now)[2], bool last, RowsOf& rows_of) {
+    if (pair_ == 0) {
+      wait_copies<kDepth - 1>();
+      __syncwarp();  // scales that other threads have copied
+    }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) now[i / 2].piece[i % 2] = load_shared(piece(slot_, i));
+    for (int i = 0; i < 4; ++i) {
+      now[i / 2].piece[i % 2] = load_shared(piece(slot_ + pair_ * kPairBytes, i));
+    }
     if constexpr (kScaled) {
       const uint32_t scales = slot_ - threadIdx.x % 32 * kPieceBytes + kScales;
       uint32_t words[2][2];  // of chunk, half
       if constexpr (kFp4) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint2 both = load_shared_words(scales + threadIdx.x % 32 / 4 * 8 + half * 64);
+          const uint2 both =
+              load_shared_words(scales + threadIdx.x % 32 / 4 * 16 + half * 128 + pair_ * 8);
           words[0][half] = both.x;
           words[1][half] = both.y;
         }
       } else {
-        const uint4 all = load_shared(scales);
+        const uint4 all = load_shared(scales + pair_ * 16);
         words[0][0] = all.x, words[0][1] = all.y, words[1][0] = all.z, words[1][1] = all.w;
       }
 #pragma unroll
@@ -130,6 +113,11 @@ class FewStream {
         now[i / 2].scale[i % 2] = __byte_perm(words[i / 2][i % 2], 0, byte_[i / 2]);
       }
     }
+    if (pair_ == 0 && !last) {
+      pair_ = 1;
+      return;
+    }
+    pair_ = 0;
     __syncwarp();  // all have read what is overwritten now
     issue(slot_, rows_of);
     slot_ += kSlotBytes;
@@ -137,7 +125,7 @@ class FewStream {
   }
 
  private:
-  // Of both rows of the first chunk, then of the second.
+  // Of both rows of a pair's first chunk, then of its second; or of a slot's, by both pairs.
   __device__ static uint32_t piece(uint32_t slot, int i) { return slot + i * 32 * kPieceBytes; }
   template <typename RowsOf>
   __device__ void start(RowsOf& rows_of) {
@@ -149,23 +137,32 @@ class FewStream {
   template <typename RowsOf>
   __device__ void issue(uint32_t slot, RowsOf& rows_of) {
     if (job_ < jobs_) {
-      copy_async<16>(piece(slot, 0), rows_.low);
-      copy_async<16>(piece(slot, 1), rows_.high);
-      if (chunk_ + 1 < end_) {
-        copy_async<16>(piece(slot, 2), rows_.low + kChunkBytes);
-        copy_async<16>(piece(slot, 3), rows_.high + kChunkBytes);
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (chunk_ + i >= end_) continue;
+        copy_async<16>(piece(slot, 2 * i), rows_.low + i * kChunkBytes);
+        copy_async<16>(piece(slot, 2 * i + 1), rows_.high + i * kChunkBytes);
       }
-      if constexpr (kScaled) {
-        const int lane = threadIdx.x % 32;
-        const int chunk = chunk_ + (kFp4 ? lane % 2 : lane / 2);
-        const int at = kFp4 ? 4 * chunk : 2 * chunk & ~3;
-        if (chunk < end_ && (kFp4 || lane < 4)) {
-          copy_async<4>(slot - lane * (kPieceBytes - 4) + kScales, rows_.scales + at);
+      const int lane = threadIdx.x % 32;
+      const uint32_t scales = slot - lane * kPieceBytes + kScales;
+      if constexpr (kFp4) {
+        const int chunk = chunk_ + lane % 2 * 2;
+        const uint8_t* from = rows_.scales + 4 * chunk_;
+        if (chunk + 1 < end_ && reinterpret_cast<uintptr_t>(from) % 8 == 0) {
+          copy_async<8>(scales + lane * 8, from);
+        } else {
+          if (chunk < end_) copy_async<4>(scales + lane * 8, from);
+          if (chunk + 1 < end_) copy_async<4>(scales + lane * 8 + 4, from + 4);
+        }
+      } else if constexpr (kScaled) {
+        const int chunk = chunk_ + lane / 2;
+        if (lane < 2 * kChunks && chunk < end_) {
+          copy_async<4>(scales + lane * 4, rows_.scales + (2 * chunk & ~3));
         }
       }
-      rows_.low += 2 * kChunkBytes;
-      rows_.high += 2 * kChunkBytes;
-      chunk_ += 2;
+      rows_.low += kChunks * kChunkBytes;
+      rows_.high += kChunks * kChunkBytes;
+      chunk_ += kChunks;
       if (chunk_ >= end_ && ++job_ < jobs_) start(rows_of);
     }
     commit_copies();
@@ -177,6 +174,7 @@ class FewStream {
   int end_;
   int chunk_ = 0;
   int job_ = 0;
+  int pair_ = 0;      // of the slot
   uint32_t byte_[2];  // which of a word is the scale of a pair's chunk, as __byte_perm selects it
   uint32_t first_;    // slot
   uint32_t slot_;     // whose turn it is
@@ -194,10 +192,10 @@ struct TokenRows {
   // A token's row, chunk `chunk` on.
   __device__ void set(int group, const uint16_t* row, int chunk) {
     piece[group] =
-        reinterpret_cast<const uint4*>(row) + (chunk * 4 + threadIdx.x % 4) * int64_t{kEights};
+        reinterpret_cast<const uint4*>(row) + int64_t{chunk} * 4 * kEights + threadIdx.x % 4;
   }
   __device__ uint4 load(int group, int chunks_on, int eight) const {
-    return piece[group][chunks_on * 4 * kEights + eight];
+    return piece[group][(chunks_on * kEights + eight) * 4];
   }
   __device__ void advance(int chunks) {
 #pragma unroll
@@ -232,8 +230,8 @@ __device__ __forceinline__ void add_chunk(const Chunk<kFormat>& now,
 }
 
 // Adds a job of the stream, of so many chunks; `tokens` are at its first.
-template <WeightFormat kFormat, int kGroups, typename RowsOf>
-__device__ __forceinline__ void add_job(FewStream<kFormat>& stream, RowsOf& rows_of,
+template <WeightFormat kFormat, int kDepth, int kGroups, typename RowsOf>
+__device__ __forceinline__ void add_job(FewStream<kFormat, kDepth>& stream, RowsOf& rows_of,
                                         TokenRows<kFormat, kGroups> tokens, int chunks,
                                         float (&acc)[kGroups][4]) {
   constexpr int kEights = piece_columns(kFormat) / 8;
@@ -248,7 +246,7 @@ __device__ __forceinline__ void add_job(FewStream<kFormat>& stream, RowsOf& rows
       if (TokenRows<kFormat, kGroups>::kEarly > 1) early[1][i] = tokens.load(0, two ? 1 : 0, i);
     }
     Chunk<kFormat> now[2];
-    stream.next(now, rows_of);
+    stream.next(now, chunks <= 2, rows_of);
     // The whole warp goes one way: mma() is the work of all its threads.
     if (__any_sync(0xFFFFFFFFu, now[0].large() || (two && now[1].large()))) {
       add_chunk<0, true>(now[0], early, tokens, acc);

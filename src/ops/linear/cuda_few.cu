@@ -4,9 +4,9 @@
 namespace tidemill::cuda {
 namespace {
 
-// A single token's activations need no kernel of their own: each block makes the row that it
-// multiplies, in shared memory.
-constexpr int kMostOwnBytes = 16 << 10;
+// A single token's activations need no kernel of their own where a row is short: each block makes
+// that which it multiplies, in shared memory.
+constexpr int kMostOwnBytes = 8 << 10;
 
 template <WeightFormat kFormat>
 __device__ void make_row(const Rows& x, int64_t column, int columns, bool quantise, uint16_t* to) {
@@ -22,11 +22,10 @@ __device__ void make_row(const Rows& x, int64_t column, int columns, bool quanti
 }
 
 // Grid (blocks, tiles of 8 * kGroups tokens). A tile of 16 rows is read by as many warps as the
-// matrix has segments, and groups of warps take turns with tiles. Of each row of its first tile a
-// warp asks the L2 cache for `ahead` bytes before there are activations.
-template <WeightFormat kFormat, int kGroups, bool kSegmented, bool kOwn>
-__global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2)
-    few_kernel(Product a, int ahead) {
+// matrix has segments, and groups of warps take turns with tiles.
+template <WeightFormat kFormat, int kGroups, bool kSegmented, bool kOwn, int kDepth>
+__global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? few_blocks(kDepth) : 2)
+    few_kernel(Product a) {
   extern __shared__ uint8_t memory[];
   allow_next();
   constexpr int kChunks = unit_columns(kFormat) / chunk_columns(kFormat);
@@ -47,17 +46,10 @@ __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2)
     const int64_t row = row_of(job);
     return {{a.w.data, a.w.scales, row}, {a.w.data, a.w.scales, row + 8}, a.w.cols};
   };
-  FewStream<kFormat> stream(memory + threadIdx.x / 32 * FewStream<kFormat>::kBytes, jobs, begin,
-                            end, rows_of);
-  if (jobs > 0 && blockIdx.y == 0) {
-    const int64_t row = row_of(0);
-    constexpr int kRing = FewStream<kFormat>::kAheadBytes;
-    fetch_rows<kFormat>({a.w.data, a.w.scales, row}, {a.w.data, a.w.scales, row + 8}, a.w.cols,
-                        begin * kChunkBytes + kRing,
-                        min(ahead, (end - begin) * kChunkBytes) - kRing);
-  }
+  using Stream = FewStream<kFormat, kDepth>;
+  Stream stream(memory + threadIdx.x / 32 * Stream::kBytes, jobs, begin, end, rows_of);
   await_previous();
-  constexpr int kStreams = kFewWarps * FewStream<kFormat>::kBytes;
+  constexpr int kStreams = kFewWarps * Stream::kBytes;
   uint16_t* own = nullptr;
   if constexpr (kOwn) {
     own = reinterpret_cast<uint16_t*>(memory + kStreams +
@@ -109,46 +101,50 @@ __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? 3 : 2)
   }
 }
 
-template <WeightFormat kFormat, int kGroups, bool kSegmented, bool kOwn>
-void launch(const Product& a, const dim3& grid, int bytes, cudaStream_t stream) {
-  constexpr int64_t kAhead = 40 << 20;  // of the L2 cache, for all warps
-  const int64_t warps = int64_t{grid.x} * kFewWarps;
-  const int64_t ahead = kAhead / (warps * kFewRows) / kPieceBytes * kPieceBytes;
-  launch_early(few_kernel<kFormat, kGroups, kSegmented, kOwn>, grid, kFewThreads, bytes, stream, a,
-               static_cast<int>(ahead));
-}
-
-template <WeightFormat kFormat, int kGroups, bool kSegmented>
-void few(Launch& l, const LinearArgs& args, Product& a) {
+// False: not all tiles have room at once.
+template <WeightFormat kFormat, int kGroups, bool kSegmented, int kDepth>
+bool few(Launch& l, const LinearArgs& args, Product& a) {
   constexpr bool kMayOwn = kGroups == 1;
   constexpr int kBytes =
-      kFewWarps * FewStream<kFormat>::kBytes + (kSegmented ? FewSums<kGroups>::kBytes : 0);
+      kFewWarps * FewStream<kFormat, kDepth>::kBytes + (kSegmented ? FewSums<kGroups>::kBytes : 0);
   static const int blocks = [] {
     if constexpr (kMayOwn) {
-      blocks_at_once(reinterpret_cast<const void*>(few_kernel<kFormat, kGroups, kSegmented, true>),
-                     kFewThreads, kBytes + kMostOwnBytes);
+      constexpr auto kernel = few_kernel<kFormat, kGroups, kSegmented, true, kDepth>;
+      blocks_at_once(reinterpret_cast<const void*>(kernel), kFewThreads, kBytes + kMostOwnBytes);
     }
-    return blocks_at_once(
-        reinterpret_cast<const void*>(few_kernel<kFormat, kGroups, kSegmented, false>), kFewThreads,
-        kBytes);
+    constexpr auto kernel = few_kernel<kFormat, kGroups, kSegmented, false, kDepth>;
+    return blocks_at_once(reinterpret_cast<const void*>(kernel), kFewThreads, kBytes);
   }();
   const int64_t of_block = kFewWarps / a.segments;  // tiles at once
   const int64_t tiles = blocks_for(a.w.rows / kFewRows, of_block);
   // Blocks of the same number of tiles, as far as possible.
   const int64_t turns = (tiles + blocks - 1) / blocks;
+  if (kDepth == kDeep && turns > 1) return false;
   const dim3 grid(blocks_for(tiles, turns), blocks_for(a.tokens, kGroups * kGroupTokens));
   if constexpr (kMayOwn) {
     const bool one_group =
         args.groups == 1 || (turns == 1 && a.group_rows / kFewRows % of_block == 0);
     const int64_t own_bytes = a.w.cols * int64_t{sizeof(uint16_t)};
     if (a.tokens == 1 && one_group && own_bytes <= kMostOwnBytes) {
-      launch<kFormat, kGroups, kSegmented, true>(a, grid, kBytes + static_cast<int>(own_bytes),
-                                                 l.stream);
-      return;
+      launch_early(few_kernel<kFormat, kGroups, kSegmented, true, kDepth>, grid, kFewThreads,
+                   kBytes + static_cast<int>(own_bytes), l.stream, a);
+      return true;
     }
   }
   a.x = store_activations<kFormat, Layout::kRows>(l, args, a.tokens);
-  if (a.x != nullptr) launch<kFormat, kGroups, kSegmented, false>(a, grid, kBytes, l.stream);
+  if (a.x != nullptr) {
+    launch_early(few_kernel<kFormat, kGroups, kSegmented, false, kDepth>, grid, kFewThreads, kBytes,
+                 l.stream, a);
+  }
+  return true;
+}
+
+template <WeightFormat kFormat, int kGroups, bool kSegmented>
+void few(Launch& l, const LinearArgs& args, Product& a) {
+  if constexpr (kGroups == 1) {
+    if (few<kFormat, kGroups, kSegmented, kDeep>(l, args, a)) return;
+  }
+  few<kFormat, kGroups, kSegmented, kFewDepth>(l, args, a);
 }
 
 template <WeightFormat kFormat, int kGroups>

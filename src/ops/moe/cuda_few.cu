@@ -62,7 +62,7 @@ __device__ inline StoredWeights weights_of(const StoredWeights& w) {
 // to 15, so that a thread has both sums of a channel.
 constexpr int kFewChannels = 8 * kFewWarps;
 
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, int kDepth>
 __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, void* memory) {
   if (tiles.jobs == 0) return;
   __shared__ float largest[kFewWarps][kGroupTokens];  // magnitude of a warp's channels
@@ -80,7 +80,7 @@ __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, v
     const int64_t channel = min(int64_t{coming.tile} * kFewChannels + 8 * warp, a.inter - 8);
     return {{w1.data, w1.scales, channel}, {w3.data, w3.scales, channel}, a.hidden};
   };
-  FewStream<kFormat> stream(memory, tiles.jobs, 0, chunks, rows_of);
+  FewStream<kFormat, kDepth> stream(memory, tiles.jobs, 0, chunks, rows_of);
   const uint16_t* x = kFormat == kShared ? a.x_shared : a.x_routed;
   FewPlace at(a, tiles);
   const int32_t* order = nullptr;
@@ -118,7 +118,8 @@ __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, v
       for (int w = 0; w < 4; ++w) most = fmaxf(most, largest[warp / 4 * 4 + w][t]);
       const float scale = e8m0_to_float(q8_scale_of(most));
       if (t <= last && channel < a.inter) {
-        a.inner[assignment[i] * a.inter + channel + place_of_column<kFormat>(lane / 4)] =
+        a.inner[assignment[i] * a.inter + place_of_eight<kFormat>(channel) +
+                place_of_column<kFormat>(lane / 4)] =
             bf16_bits(mul(e4m3_to_float(q8_code(acc[i], scale)), scale));
       }
     }
@@ -126,7 +127,7 @@ __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, v
   }
 }
 
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, int kDepth>
 __device__ __forceinline__ void few_outer(const Moe& a, const FewTiles& tiles, void* memory) {
   if (tiles.jobs == 0) return;
   const auto chunks = static_cast<int>(a.inter / chunk_columns(kFormat));
@@ -138,7 +139,7 @@ __device__ __forceinline__ void few_outer(const Moe& a, const FewTiles& tiles, v
     const int64_t row = int64_t{coming.tile} * kFewRows;
     return {{w2.data, w2.scales, row}, {w2.data, w2.scales, row + 8}, a.inter};
   };
-  FewStream<kFormat> stream(memory, tiles.jobs, 0, chunks, rows_of);
+  FewStream<kFormat, kDepth> stream(memory, tiles.jobs, 0, chunks, rows_of);
   await_previous();
   FewPlace at(a, tiles);
   const int32_t* order = nullptr;
@@ -162,27 +163,24 @@ __device__ __forceinline__ void few_outer(const Moe& a, const FewTiles& tiles, v
   }
 }
 
+template <int kDepth>
+constexpr int kWarpBytes = std::max(FewStream<kRouted, kDepth>::kBytes,
+                                    FewStream<kShared, kDepth>::kBytes);
+
 // Blocks share tiles of channels, or warps tiles of rows of w2: first those of the shared expert,
 // whose weights have another format and are known before the items are, then those of the others.
-template <bool kInner>
-__global__ void __launch_bounds__(kFewThreads, kInner ? 2 : 3)
-    few_kernel(Moe a, StoredWeights shared_w1, StoredWeights shared_w3) {
+template <bool kInner, int kDepth>
+__global__ void __launch_bounds__(kFewThreads, few_blocks(kDepth)) few_kernel(Moe a) {
   extern __shared__ uint8_t memory[];
   // Streams of both formats, one after the other, at their own warps' pace.
-  constexpr int kWarpBytes = std::max(FewStream<kRouted>::kBytes, FewStream<kShared>::kBytes);
-  void* own = memory + threadIdx.x / 32 * kWarpBytes;
+  void* own = memory + threadIdx.x / 32 * kWarpBytes<kDepth>;
   const auto blocks = static_cast<int>(gridDim.x);
   const auto block = static_cast<int>(blockIdx.x);
   const int place = kInner ? block : static_cast<int>(threadIdx.x / 32) * blocks + block;
   const int shares = kInner ? blocks : blocks * kFewWarps;
   const auto of_item =
       static_cast<int>(kInner ? (a.inter + kFewChannels - 1) / kFewChannels : a.hidden / kFewRows);
-  if constexpr (kInner) {
-    const int64_t bytes = a.inter * ThreadRows<kShared>::row_bytes(a.hidden);
-    fetch_all(shared_w1.data, bytes);
-    fetch_all(shared_w3.data, bytes);
-    await_previous();
-  }
+  if constexpr (kInner) await_previous();
   allow_next();  // not before items are there: the next kernel begins with them (early_launch.cuh)
   const int routed = __ldcg(a.assignments.count + 1) * of_item;
   const int all = __ldcg(a.assignments.count) * of_item;
@@ -191,27 +189,28 @@ __global__ void __launch_bounds__(kFewThreads, kInner ? 2 : 3)
   const FewTiles of_routed(0, routed, (place + shares - (all - routed) % shares) % shares, shares,
                            of_item);
   if constexpr (kInner) {
-    few_inner<kShared>(a, of_shared, own);
-    few_inner<kRouted>(a, of_routed, own);
+    few_inner<kShared, kDepth>(a, of_shared, own);
+    few_inner<kRouted, kDepth>(a, of_routed, own);
   } else {
-    few_outer<kShared>(a, of_shared, own);
-    few_outer<kRouted>(a, of_routed, own);
+    few_outer<kShared, kDepth>(a, of_shared, own);
+    few_outer<kRouted, kDepth>(a, of_routed, own);
     await_previous();  // also where there was nothing to do
   }
 }
 
-template <bool kInner>
-void launch_few(const Moe& a, const ExpertWeights& shared, int64_t items, cudaStream_t stream) {
-  constexpr int kBytes =
-      kFewWarps * std::max(FewStream<kRouted>::kBytes, FewStream<kShared>::kBytes);
+// False: not all tiles have room at once.
+template <bool kInner, int kDepth>
+bool launch_few(const Moe& a, int64_t items, cudaStream_t stream) {
+  constexpr auto kernel = few_kernel<kInner, kDepth>;
+  constexpr int kBytes = kFewWarps * kWarpBytes<kDepth>;
   static const int blocks =
-      blocks_at_once(reinterpret_cast<const void*>(few_kernel<kInner>), kFewThreads, kBytes);
-  const int64_t tiles =
-      items * blocks_for(kInner ? a.inter : a.hidden, kInner ? kFewChannels : kFewRows * kFewWarps);
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(blocks, tiles));
-  launch_early(few_kernel<kInner>, grid, kFewThreads, kBytes, stream, a,
-               StoredWeights{shared.w1.data, shared.w1.scales},
-               StoredWeights{shared.w3.data, shared.w3.scales});
+      blocks_at_once(reinterpret_cast<const void*>(kernel), kFewThreads, kBytes);
+  const int64_t tiles = items * blocks_for(a.inter, kFewChannels);
+  if (kDepth == kDeep && tiles > blocks) return false;
+  // Of warps with tiles of w2 all multiprocessors shall have the same number.
+  const auto grid = static_cast<unsigned>(kInner ? std::min<int64_t>(blocks, tiles) : blocks);
+  launch_early(kernel, grid, kFewThreads, kBytes, stream, a);
+  return true;
 }
 
 }  // namespace
@@ -221,8 +220,8 @@ void experts_few(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items) {
   const unsigned blocks = blocks_for(a.x.count * (a.hidden / 8), kAssignThreads) + 1;
   launch_early(prepare_kernel, blocks, kAssignThreads, 0, l.stream, a, e.table, *e.shared,
                static_cast<int>(e.experts.size()), a.x_routed, a.x_shared);
-  launch_few<true>(a, *e.shared, items, l.stream);
-  launch_few<false>(a, *e.shared, items, l.stream);
+  if (!launch_few<true, kDeep>(a, items, l.stream)) launch_few<true, kFewDepth>(a, items, l.stream);
+  launch_few<false, kFewDepth>(a, items, l.stream);
 }
 
 }  // namespace tidemill::cuda
