@@ -27,23 +27,30 @@ __device__ inline void allow_next() {
 }
 __device__ inline void await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Errors: as of a launch (cudaGetLastError).
+// Not before the kernel before has ended, if not `early`. Errors: as of a launch
+// (cudaGetLastError).
 template <typename... Parameters, typename... Arguments>
-void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
-                  cudaStream_t stream, const Arguments&... arguments) {
+void launch_alike(bool early, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                  int shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
   cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t launch{};
   launch.gridDim = grid;
   launch.blockDim = block;
   launch.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   launch.stream = stream;
   launch.attrs = attributes;
-  launch.numAttrs = 2;
+  launch.numAttrs = early ? 2 : 1;
   cudaLaunchKernelEx(&launch, kernel, arguments...);
+}
+
+template <typename... Parameters, typename... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
+                  cudaStream_t stream, const Arguments&... arguments) {
+  launch_alike(true, kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
 }  // namespace tidemill::cuda

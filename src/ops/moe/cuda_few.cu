@@ -163,6 +163,10 @@ __device__ __forceinline__ void few_outer(const Moe& a, const FewTiles& tiles, v
   }
 }
 
+// With more tokens an early start costs more than it hides: blocks that begin beside others are
+// spread unevenly, and shares of the work are fixed.
+constexpr int64_t kEarlyTokens = 1;
+
 template <int kDepth>
 constexpr int kWarpBytes = std::max(FewStream<kRouted, kDepth>::kBytes,
                                     FewStream<kShared, kDepth>::kBytes);
@@ -209,7 +213,7 @@ bool launch_few(const Moe& a, int64_t items, cudaStream_t stream) {
   if (kDepth == kDeep && tiles > blocks) return false;
   // Of warps with tiles of w2 all multiprocessors shall have the same number.
   const auto grid = static_cast<unsigned>(kInner ? std::min<int64_t>(blocks, tiles) : blocks);
-  launch_early(kernel, grid, kFewThreads, kBytes, stream, a);
+  launch_alike(a.x.count <= kEarlyTokens, kernel, grid, kFewThreads, kBytes, stream, a);
   return true;
 }
 
