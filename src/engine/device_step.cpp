@@ -20,6 +20,7 @@ struct Device::Row {
   // Ends of the parts that the input runs in: a prompt is cut where its windows are copied.
   std::vector<int64_t> ends;
   bool copies_windows = false;
+  int64_t before_last = 0;  // the last boundary before a prompt's last token
 };
 
 // What the step has computed for an item that samples.
@@ -159,12 +160,13 @@ void Device::make_input(const StepJob& job, Row& row) const {
     // its last token, which is always computed.
     std::vector<int64_t> boundaries = row.item->save_at;
     boundaries.push_back((length + count - (plan.samples ? 1 : 0)) / kBlockTokens * kBlockTokens);
+    if (plan.samples) row.before_last = boundaries.back();
     std::sort(boundaries.begin(), boundaries.end());
     for (const int64_t boundary : boundaries) {
       const int64_t end = boundary - length;
       const bool new_part = end > (row.ends.empty() ? 0 : row.ends.back());
-      // Rings still hold the window of a boundary that was passed by a few tokens.
-      if (new_part && count - end > runner_.pool().layout().rollback) row.ends.push_back(end);
+      // Rings still hold the window of a boundary that was passed by so many tokens.
+      if (new_part && count - end > runner_.pool().layout().reach) row.ends.push_back(end);
     }
   }
   row.ends.push_back(count);
@@ -333,18 +335,20 @@ Status Device::keep(Row& row, std::span<const int32_t> drawn, std::span<const fl
   return {};
 }
 
-// The windows of the latest boundary, if this part has crossed one. An end inside accepted drafts
-// leaves state of later tokens, which is nobody's.
+// The windows of the latest boundary, if this part has crossed one, and those before a prompt's
+// last token. An end inside accepted drafts leaves state of later tokens, which is nobody's.
 void Device::copy_windows(Row& row) const {
   DeviceRequest& request = *row.request;
   const Sequence& sequence = request.sequence;
   const int64_t decided = std::min(sequence.length(), static_cast<int64_t>(request.tokens.size()));
-  const int64_t boundary = decided / kBlockTokens * kBlockTokens;
-  if (boundary <= request.windows_at) return;
-  request.windows_at = boundary;
-  auto windows = WindowSnapshots::copy(runner_.pool(), sequence, boundary,
-                                       PrefixCache::saves_all_windows(sequence));
-  if (windows != nullptr) row.out->windows.push_back(std::move(windows));
+  for (const int64_t boundary :
+       {std::min(row.before_last, decided), decided / kBlockTokens * kBlockTokens}) {
+    if (boundary <= request.windows_at || boundary % kBlockTokens != 0) continue;
+    request.windows_at = boundary;
+    auto windows = WindowSnapshots::copy(runner_.pool(), sequence, boundary,
+                                         PrefixCache::saves_all_windows(sequence));
+    if (windows != nullptr) row.out->windows.push_back(std::move(windows));
+  }
 }
 
 // Drafts for every request of the step that decodes next, in groups that fit a pass.

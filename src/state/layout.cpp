@@ -26,7 +26,9 @@ Result<StateLayout> StateLayout::build(const Config& config, const Topology& top
   layout.window_tokens = config.sliding_window;
   // One target token and a whole draft may be undone.
   layout.rollback = std::max(config.dspark_block_size + 1, kMinimumRollback);
-  layout.ring_rows = layout.window_tokens + layout.rollback;
+  // A prompt's last boundary is up to a block before its end.
+  layout.reach = std::max(layout.rollback, kBlockTokens);
+  layout.ring_rows = layout.window_tokens + layout.reach;
   layout.pending_rows = layout.rollback + 2;
   layout.pending_row_bytes = 2 * config.head_dim * static_cast<int64_t>(sizeof(float));
 

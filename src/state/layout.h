@@ -3,7 +3,8 @@
 // A block holds 128 tokens of the global KV of every source (entries and index keys). A slot holds
 // what belongs to one sequence: a ring of window rows per layer, the drafter's rings, and the
 // half-open compressor pairs. Every part is addressed by position, so going back to a shorter
-// length needs no copying: rings have `rollback` rows more than the window.
+// length needs no copying, and a window can be copied some tokens later: rings have `reach` rows
+// more than the window.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +36,11 @@ struct StateLayout {
   int64_t block_bytes = 0;
 
   int64_t window_tokens = 0;
-  int64_t rollback = 0;                    // positions that a step may be undone by
-  int64_t ring_rows = 0;                   // window + rollback
-  std::vector<int64_t> ring_offset;        // per backbone layer, inside a slot
-  int64_t saved_layers = 0;                // the layers before the decoder half
+  int64_t rollback = 0;              // positions that a step may be undone by
+  int64_t reach = 0;                 // positions by which a window may be passed, and be whole
+  int64_t ring_rows = 0;             // window + reach
+  std::vector<int64_t> ring_offset;  // per backbone layer, inside a slot
+  int64_t saved_layers = 0;          // the layers before the decoder half
   std::vector<int64_t> draft_ring_offset;  // per drafter stage, inside a slot
   int64_t pending_rows = 0;                // position p lies in row p mod pending_rows
   int64_t pending_row_bytes = 0;           // k and g, float32

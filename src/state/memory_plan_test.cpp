@@ -53,9 +53,9 @@ TEST(MemoryPlan, SectionsOfTheReleasedModel) {
   EXPECT_EQ(section(plan, "index keys of cache 2, 1 per 2").bytes_per_token, 34);
   EXPECT_EQ(section(plan, "entries of cache 3, 1 per 1").bytes_per_token, 288);
   EXPECT_EQ(section(plan, "index keys of cache 3, 1 per 1").bytes_per_token, 68);
-  EXPECT_EQ(section(plan, "windows, encoder half").bytes_per_sequence, 1'415'040);
-  EXPECT_EQ(section(plan, "windows, decoder half").bytes_per_sequence, 1'415'040);
-  EXPECT_EQ(section(plan, "windows, drafter").bytes_per_sequence, 3 * 134 * 528);
+  EXPECT_EQ(section(plan, "windows, encoder half").bytes_per_sequence, 2'703'360);
+  EXPECT_EQ(section(plan, "windows, decoder half").bytes_per_sequence, 2'703'360);
+  EXPECT_EQ(section(plan, "windows, drafter").bytes_per_sequence, 3 * 256 * 528);
   // 3 sources, 8 rows of k and g in float32.
   EXPECT_EQ(section(plan, "half-open pairs").bytes_per_sequence, 3 * 8 * 2 * 512 * 4);
   EXPECT_EQ(plan.slots, 64);
@@ -71,7 +71,7 @@ TEST(MemoryPlan, DraftLayersCostWindowsOnly) {
   const StateLayout with = released_layout(3);
   const StateLayout without = released_layout(0);
   EXPECT_EQ(with.block_bytes, without.block_bytes);
-  const int64_t ring = (134 * 528 + 63) / 64 * 64;
+  constexpr int64_t ring = 256 * 528;
   EXPECT_EQ(with.slot_bytes - without.slot_bytes, 3 * ring);
 }
 

@@ -40,9 +40,9 @@ TEST(StateLayout, ReleasedModelCosts890BytesPerTokenAnd528PerWindowRow) {
   const StateLayout layout = layout_of(released(), released_topology());
   EXPECT_EQ(layout.block_bytes, 890 * kBlockTokens);
   EXPECT_EQ(layout.window.bytes(), 528);
-  EXPECT_EQ(layout.ring_rows, 134);
-  // 20 layers of 134 rows are the section that a prefix hit can restore.
-  EXPECT_EQ(layout.ring_offset[20] - layout.ring_offset[0], 1'415'040 + 20 * 32);  // 64-byte rings
+  EXPECT_EQ(layout.ring_rows, 256);
+  // 20 layers' rings are the section that a prefix hit can restore.
+  EXPECT_EQ(layout.ring_offset[20] - layout.ring_offset[0], 2'703'360);
   EXPECT_EQ(layout.draft_ring_offset.size(), 3u);
   EXPECT_EQ(layout.saved_layers, 20);
   EXPECT_EQ(layout.recomputed_tail(), 134);

@@ -23,6 +23,7 @@ inline StateLayout tiny_layout() {
   layout.block_bytes = 1024;
   layout.window_tokens = 32;
   layout.rollback = 6;
+  layout.reach = 6;
   layout.ring_rows = 38;
   layout.pending_rows = 8;
   layout.ring_offset = {0, 192, 384};

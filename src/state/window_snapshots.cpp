@@ -40,7 +40,7 @@ std::shared_ptr<WindowSnapshot> WindowSnapshots::copy(const StatePool& pool,
   const int64_t reached = std::max(sequence.length(), sequence.high_water);
   const int64_t begin = std::max<int64_t>(0, position - layout.window_tokens);
   if (position < 1 || position % kBlockTokens != 0 || position > sequence.length() ||
-      reached > position + layout.rollback || begin < sequence.replay_from ||
+      reached > position + layout.reach || begin < sequence.replay_from ||
       (full && begin < sequence.decoder_floor)) {
     return nullptr;
   }
@@ -91,7 +91,7 @@ Status WindowSnapshots::save(const StatePool& pool, const Sequence& sequence, in
                 "no window can be saved at token {} of a sequence that has reached {}: boundaries "
                 "are multiples of {}, passed by {} at most",
                 position, std::max(sequence.length(), sequence.high_water), kBlockTokens,
-                layout_.rollback);
+                layout_.reach);
   }
   return insert(key, std::move(snapshot), now);
 }

@@ -38,7 +38,7 @@ class WindowSnapshots {
   int64_t snapshot_bytes(int64_t position, bool full) const;
 
   // Copies the rows before `position`, a multiple of a block, under `key`. The sequence may have
-  // passed it by up to layout.rollback tokens, undone ones included; the copy is taken between two
+  // passed it by up to layout.reach tokens, undone ones included; the copy is taken between two
   // steps that write the sequence. A snapshot that is there already counts as used, and is
   // replaced if only the new one is full.
   // Errors: kInvalidArgument (the rows are overwritten or were never there), kNoCapacity.

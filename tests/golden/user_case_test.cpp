@@ -235,8 +235,8 @@ TEST(UserCase, BytesOfTheReleasedConfiguration) {
   }
   EXPECT_EQ(per_token, (3 / 2.0 + 1) * (288 + 68));
   EXPECT_EQ(plan.block_bytes_per_token, 890);
-  // A window, and 6 rows to undo a draft of 5; rings begin at multiples of 64 bytes.
-  constexpr int64_t kRing = ((128 + 6) * 528 + 63) / 64 * 64;
+  // A window, and a block by which it may be passed; rings begin at multiples of 64 bytes.
+  constexpr int64_t kRing = (128 + 128) * 528;
   EXPECT_EQ(per_sequence, (40 + 3) * kRing + 3 * 8 * 2 * 512 * 4);
   config.num_nextn_predict_layers = 0;
   const MemoryPlan without = plan_of(config);

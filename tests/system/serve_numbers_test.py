@@ -253,7 +253,7 @@ class Numbers(unittest.TestCase):
     def test_model(self):
         """With drafts, and memory so short that sequences are preempted."""
         server = self.serve(*MODEL_FLAGS, "--drafts", "dynamic", "--max-num-seqs", "4",
-                            "--max-model-len", "512", "--state-bytes", "1300000",
+                            "--max-model-len", "512", "--state-bytes", "2266000",
                             "--max-num-batched-tokens", "128")
         free = server.status()["engine"]["pool"]
         # Three blocks each, of which there are not enough for all.
