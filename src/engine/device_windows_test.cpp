@@ -22,9 +22,11 @@ class CountsPasses : public ReferenceBackend {
 struct Left {
   int64_t passes = 0;
   std::vector<int64_t> boundaries;
+  std::vector<std::vector<std::byte>> rows;  // their windows
 };
 
-Left windows_of_prompt(int64_t tokens, std::vector<int64_t> save_at = {}) {
+// `samples`: all of the prompt, otherwise a chunk of it.
+Left windows_of_prompt(int64_t tokens, std::vector<int64_t> save_at = {}, bool samples = true) {
   Left left;
   RunnerOptions options{.threads = 1,
                         .context = 512,
@@ -45,7 +47,7 @@ Left windows_of_prompt(int64_t tokens, std::vector<int64_t> save_at = {}) {
   EXPECT_TRUE((*runner)->pool().reserve(start, 512));
   StepJob job{.step = 1, .copy_windows = true};
   job.items.push_back({.request = request,
-                       .plan = {.tokens = tokens, .samples = true},
+                       .plan = {.tokens = tokens, .samples = samples},
                        .start = std::move(start),
                        .save_at = std::move(save_at)});
   device.launch(std::move(job));
@@ -55,6 +57,7 @@ Left windows_of_prompt(int64_t tokens, std::vector<int64_t> save_at = {}) {
   if (!outcome || outcome->items.empty()) return left;
   for (const auto& windows : outcome->items[0].windows) {
     left.boundaries.push_back(windows->position);
+    left.rows.push_back(windows->rows);
   }
   return left;
 }
@@ -70,7 +73,18 @@ TEST(DeviceWindows, ThoseOfAPromptsEndCostNoPass) {
     const Left left = windows_of_prompt(c.tokens);
     EXPECT_EQ(left.passes, 1) << c.tokens;
     EXPECT_EQ(left.boundaries, c.expected) << c.tokens;
+    for (size_t i = 0; i < left.rows.size(); ++i) {
+      const Left ends_there = windows_of_prompt(left.boundaries[i], {}, false);
+      ASSERT_EQ(ends_there.rows.size(), 1u);
+      EXPECT_TRUE(left.rows[i] == ends_there.rows[0]) << c.tokens << ", " << left.boundaries[i];
+    }
   }
+}
+
+TEST(DeviceWindows, ABoundaryWithinReachCutsNoChunk) {
+  const Left left = windows_of_prompt(384, {256}, false);
+  EXPECT_EQ(left.passes, 1);
+  EXPECT_EQ(left.boundaries, (std::vector<int64_t>{256, 384}));
 }
 
 TEST(DeviceWindows, AnEarlierBoundaryCutsThePrompt) {

@@ -36,7 +36,7 @@ struct DeviceRequest {
   std::vector<float> confidence;  // of the drafts
   std::vector<float> draft_odds;  // [drafts, vocabulary], for verification by rejection
   int64_t drafted_at = 0;         // number of the step that made them
-  int64_t windows_at = 0;         // latest boundary whose windows were copied
+  int64_t windows_at = 0;         // latest boundary whose windows were to be copied
   bool ended = false;
 
   std::atomic<bool> dropped = false;  // nobody wants its rows any more

@@ -1,6 +1,7 @@
 #include "state/window_snapshots.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 namespace tidemill {
@@ -37,6 +38,7 @@ std::shared_ptr<WindowSnapshot> WindowSnapshots::copy(const StatePool& pool,
                                                       const Sequence& sequence, int64_t position,
                                                       bool full) {
   const StateLayout& layout = pool.layout();
+  assert(layout.ring_rows >= layout.window_tokens + layout.reach);
   const int64_t reached = std::max(sequence.length(), sequence.high_water);
   const int64_t begin = std::max<int64_t>(0, position - layout.window_tokens);
   if (position < 1 || position % kBlockTokens != 0 || position > sequence.length() ||
