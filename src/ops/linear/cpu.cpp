@@ -199,8 +199,9 @@ void CpuBackend::linear(const LinearArgs& a) {
   const int64_t token_units = (tokens + size.tokens - 1) / size.tokens;
   const int64_t row_units = (w.rows + size.rows - 1) / size.rows;
   const auto first_token = [&](int64_t block) {
-    const int64_t token = tokens * block / token_units;
-    return tiles && block < token_units ? token / kTokenTile * kTokenTile : token;
+    if (!tiles) return tokens * block / token_units;
+    const int64_t tile = (tokens + kTokenTile - 1) / kTokenTile * block / token_units;
+    return std::min(tokens, tile * kTokenTile);  // no unit has more than size.tokens
   };
   const auto body = [&](int64_t unit, int rank) {
     const int64_t row = unit % row_units * size.rows;

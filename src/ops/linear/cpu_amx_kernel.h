@@ -154,8 +154,10 @@ class TileProduct {
     const int64_t next_pair = pair + 1 < pairs_ ? pair + 1 : 0;
     const int64_t next_begin = next_pair > 0 || i + 1 < row_blocks_ ? begin : end;
     const std::byte* after[2] = {};
-    for (int side = 0; kAsk && side < 2; ++side)
-      after[side] = tile(2 * next_pair + side, next_begin);
+    for (int side = 0; kAsk && side < 2; ++side) {
+      const int64_t next = 2 * next_pair + side;  // the last pair may have one tile
+      after[side] = side == 0 || tile_tokens(next) > 0 ? tile(next, next_begin) : after[0];
+    }
     const auto ask = [&](int64_t block, int side) {
       const int64_t late = block + kLater - end;
       const std::byte* p =
