@@ -18,7 +18,8 @@ StateLayout bench_layout() {
   layout.block_bytes = 1024;
   layout.window_tokens = 128;
   layout.rollback = 6;
-  layout.ring_rows = 134;
+  layout.reach = 128;
+  layout.ring_rows = 256;
   layout.pending_rows = 8;
   layout.saved_layers = 20;
   for (int64_t i = 0; i < 43; ++i) {

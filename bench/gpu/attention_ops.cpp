@@ -142,7 +142,7 @@ class Attend {
   static constexpr int64_t kHeads = 64;
   static constexpr int64_t kDim = 512;
   static constexpr int64_t kWindow = 128;
-  static constexpr int64_t kRing = kWindow + 8;
+  static constexpr int64_t kRing = kWindow + 128;
   static constexpr int64_t kSequences = 1024;  // that take turns in decode
   static constexpr RowFormat kWindowFormat{RowKind::kQ8, kDim};
   static constexpr RowFormat kEntryFormat{RowKind::kQ4Entry, kDim};

@@ -61,9 +61,11 @@ __device__ inline void bulk_copy(void* shared, const void* global, uint32_t byte
       : "memory");
 }
 
-// 16 or 4 bytes, aligned to their size.
+// 16, 8 or 4 bytes, aligned to their size. Of 16, L2 fetches 256 bytes around them: rows are read
+// to their end.
 template <int kBytes>
 __device__ void copy_async(uint32_t shared, const void* global) {
+  static_assert(kBytes == 16 || kBytes == 8 || kBytes == 4);
   if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global)
                  : "memory");

@@ -10,7 +10,7 @@
 //   the end of all before it, also for kernels that are launched as usual.
 // - Weights and tables of weights may be read at any time: they do not change during a step.
 // A kernel that calls allow_next() only after await_previous() lets the next one read, even before
-// that waits, what was written before this one.
+// that waits, what was written before this one; past L1 (__ldcg), which may have older bytes.
 //
 // A multiprocessor divides its memory into shared memory and cache anew only when it is empty, so
 // only kernels that want it divided alike run there side by side: all those launched here do.

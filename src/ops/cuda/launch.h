@@ -28,7 +28,8 @@
 namespace tidemill::cuda {
 
 // Memory of the device that grows to what the largest call needed and is then reused by all: calls
-// on one stream do not overlap.
+// on one stream do not overlap, but for what kernels do before await_previous() (early_launch.cuh),
+// and that touches none of it.
 class Scratch {
  public:
   // Growing moves the memory, and is counted in `moves`.
