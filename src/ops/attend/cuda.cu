@@ -1,123 +1,14 @@
-// Attention on tensor cores. Where tokens are many, a block takes one at a time: two warpgroups
-// take turns at tiles of 64 keys, widen them and turn scores into probabilities; two add up the
-// values, of half of the channels each. Few tokens are divided among more blocks (cuda_few.cuh).
-// Every sum is the same sequence of products in both, so a token's bits do not depend on how many
-// there are.
+// Attention on tensor cores. Where tokens are many, a block takes one at a time (cuda_many.cuh).
+// Few tokens are divided among more blocks (cuda_few.cuh). Every sum is the same sequence of
+// products in both, so a token's bits do not depend on how many there are.
 #include <algorithm>
 #include <cmath>
 
 #include "ops/attend/cuda_few.cuh"
-#include "ops/attend/cuda_softmax.cuh"
+#include "ops/attend/cuda_many.cuh"
 
 namespace tidemill::cuda {
 namespace {
-
-template <int kDim>
-struct Shared {
-  uint8_t q[kTile * kDim * 2];
-  uint8_t keys[2][kTile * kDim * 2];  // tile `number` of a block is in number % 2
-  Softened softened[2];
-};
-
-// Barriers: those of tile `number` are + number % 2, and also its warpgroup is number % 2.
-constexpr int kWidened = 1;   // within the warpgroup
-constexpr int kSoftened = 3;  // to the warpgroup of the next tile
-constexpr int kGiven = 5;     // to those that add values
-constexpr int kReleased = 7;  // and back
-constexpr int kQuery = 9;     // all that read the query
-
-__device__ void prefetch_query(const AttendArgs& a, int64_t t) {
-  const auto bytes = static_cast<uint32_t>(a.q.width * int64_t{sizeof(float)});
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a.q.f32(t)), "r"(bytes));
-}
-
-template <int kDim>
-__device__ void soften_tokens(const AttendArgs& a, float scale, Shared<kDim>& shared) {
-  const int own = static_cast<int>(threadIdx.x / kWarpgroup);
-  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
-  int number = 0;  // of a token's first tile, over all tokens of the block
-  for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
-    if (threadIdx.x == 0 && t + gridDim.x < a.q.count) prefetch_query(a, t + gridDim.x);
-    const KeyTiles tiles(a, t);
-    const int count = tiles.count();
-    if (count == 0) continue;
-    const KeyRows rows(a, t);
-    int tile = (number + own) % 2;
-    RowAddresses at{};
-    if (tile < count) at = find_rows(a, tiles, rows, tile);
-    wait_at(kQuery, 2 * kWarpgroup);  // nobody multiplies the query before any more
-    load_query<kDim, 8>(a, t, static_cast<int>(threadIdx.x / 32), shared.q);
-    fence_shared_for_wgmma();
-    wait_at(kQuery, 2 * kWarpgroup);
-#pragma unroll 1
-    for (; tile < count; tile += 2) {
-      const int n = number + tile;
-      const int zero = unknown_zero();
-      uint8_t* keys = shared.keys[own] + zero;
-      RowAddresses next{};
-      widen_tile<kDim, kDim, 4>(
-          at, tile < tiles.of_window(), 0, keys,
-          [&] {
-            if (tile + 2 < count) next = find_rows(a, tiles, rows, tile + 2);
-          },
-          [&] {
-            if (n >= 2) wait_at(kReleased + own, 3 * kWarpgroup);
-          });
-      at = next;
-      fence_shared_for_wgmma();
-      wait_at(kWidened + own, kWarpgroup);
-      float s[32];
-      multiply_query<kDim>(shared.q + zero, keys, s);
-      hide_absent(s, tiles.keys(tile));
-      if (n > 0) wait_at(kSoftened + 1 - own, 2 * kWarpgroup);
-      Softmax softmax;
-      if (tile > 0) softmax = shared.softened[1 - own].softmax[thread];
-      soften(s, scale, softmax, shared.softened[own + zero]);
-      fence_shared_for_wgmma();
-      arrive_at(kSoftened + own, 2 * kWarpgroup);
-      arrive_at(kGiven + own, 3 * kWarpgroup);
-    }
-    number += count;
-  }
-  // No barrier is left with arrivals.
-  if (number > 0 && (number - 1) % 2 != own) wait_at(kSoftened + 1 - own, 2 * kWarpgroup);
-  if (number > own) wait_at(kReleased + own, 3 * kWarpgroup);
-}
-
-template <int kDim>
-__device__ void add_values_of_tokens(const AttendArgs& a, float scale, Shared<kDim>& shared) {
-  const int half = static_cast<int>(threadIdx.x / kWarpgroup) - 2;
-  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
-  int number = 0;
-  for (int64_t t = blockIdx.x; t < a.q.count; t += gridDim.x) {
-    const int count = KeyTiles(a, t).count();
-    Softmax softmax;
-    ValueSums<kDim / 2> sums;
-#pragma unroll 1
-    for (int tile = 0; tile < count; ++tile, ++number) {
-      const int buffer = number % 2;
-      const Softened& softened = shared.softened[buffer];
-      wait_at(kGiven + buffer, 3 * kWarpgroup);
-      if (tile == count - 1) softmax = softened.softmax[thread];
-      add_values(sums, softened, shared.keys[buffer] + half * (kDim / kPart / 2) * kPartBytes);
-      arrive_at(kReleased + buffer, 3 * kWarpgroup);
-    }
-    write_values(a, t, kDim, half * (kDim / 2), scale, softmax, sums, count != 0);
-  }
-}
-
-template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) attend_kernel(AttendArgs a, float scale) {
-  extern __shared__ __align__(1024) uint8_t memory[];
-  auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
-  if (threadIdx.x < 2 * kWarpgroup) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 96;");
-    soften_tokens(a, scale, shared);
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-    add_values_of_tokens(a, scale, shared);
-  }
-}
 
 // ---- which calls this is for
 bool aligned(const void* data, int64_t offset, int64_t bytes) {
@@ -160,12 +51,10 @@ void allow_shared(Kernel kernel, size_t bytes) {
                        static_cast<int>(bytes));
 }
 
-template <int kDim>
 void attend_many(Launch& l, const AttendArgs& a, float scale) {
-  const size_t bytes = sizeof(Shared<kDim>);
-  allow_shared(attend_kernel<kDim>, bytes);
+  allow_shared(many_kernel, sizeof(ManyShared));
   const auto blocks = static_cast<unsigned>(std::min(a.q.count, multiprocessors()));
-  attend_kernel<kDim><<<blocks, kThreads, bytes, l.stream>>>(a, scale);
+  many_kernel<<<blocks, kThreads, sizeof(ManyShared), l.stream>>>(a, scale);
 }
 
 template <int kDim>
@@ -182,7 +71,8 @@ void attend_few(Launch& l, const AttendArgs& a, float scale) {
   allow_shared(few_scores_kernel<kDim>, score_bytes);
   allow_shared(few_values_kernel<kDim>, sizeof(SharedSlice));
   const dim3 score_grid(static_cast<unsigned>(parts), static_cast<unsigned>(tokens));
-  few_scores_kernel<kDim><<<score_grid, kThreads, score_bytes, l.stream>>>(a, scores, most);
+  few_scores_kernel<kDim>
+      <<<score_grid, kScoreThreads<kDim>, score_bytes, l.stream>>>(a, scores, most);
   cudaLaunchAttribute early{};  // few_values_kernel waits for the scores itself
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -197,6 +87,21 @@ void attend_few(Launch& l, const AttendArgs& a, float scale) {
                      static_cast<const TileScores*>(scores), most);
 }
 
+// The first `count` tokens, and those behind them.
+AttendArgs first_tokens(AttendArgs a, int64_t count) {
+  a.q.count = a.out.count = count;
+  return a;
+}
+AttendArgs without_tokens(AttendArgs a, int64_t count) {
+  a.q = {a.q.f32(count), a.q.count - count, a.q.width, a.q.stride};
+  a.out = {a.out.f32(count), a.out.count - count, a.out.width, a.out.stride};
+  a.sequence += count;
+  a.window_begin += count;
+  a.window_end += count;
+  a.selected += count * a.topk;
+  return a;
+}
+
 }  // namespace
 
 void attend(Launch& l, const AttendArgs& a) {
@@ -204,8 +109,14 @@ void attend(Launch& l, const AttendArgs& a) {
   if (a.q.count == 0) return;
   const int64_t dim = a.window_format.width;
   const float scale = kLog2E / kKeyFactor / std::sqrt(static_cast<float>(dim));
-  if (dim == 128) return attend_many<128>(l, a, scale);
-  return a.q.count <= kFewTokens ? attend_few<512>(l, a, scale) : attend_many<512>(l, a, scale);
+  if (dim == kManyDim) {
+    return a.q.count <= kFewTokens ? attend_few<kManyDim>(l, a, scale) : attend_many(l, a, scale);
+  }
+  for (AttendArgs rest = a; rest.q.count > 0;) {  // of a small model: some at a time
+    const int64_t some = std::min(rest.q.count, int64_t{128});
+    attend_few<128>(l, first_tokens(rest, some), scale);
+    rest = without_tokens(rest, some);
+  }
 }
 
 }  // namespace tidemill::cuda

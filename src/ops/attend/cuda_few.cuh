@@ -1,5 +1,5 @@
 // Attention of few tokens: the scores of a token are divided by tiles and its values by channels
-// among blocks, in two kernels. Sums are those of attend_kernel.
+// among blocks, in two kernels. Sums are those of many_kernel.
 #pragma once
 
 #include "ops/attend/cuda_softmax.cuh"
@@ -8,9 +8,30 @@ namespace tidemill::cuda {
 
 // Products of the query and a tile's keys, and the largest of each head.
 struct TileScores {
-  float4 s[8][kWarpgroup];  // as wgmma leaves them
+  float4 row[2][4][kWarpgroup];  // of a thread
   float largest[kTile];
+
+  __device__ void set(int r, const RowProducts& products) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto* pair = products.pair + 2 * i;
+      row[r][i][threadIdx.x % kWarpgroup] = {pair[0][0], pair[0][1], pair[1][0], pair[1][1]};
+    }
+  }
+  __device__ RowProducts get(int r) const {
+    RowProducts products;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      auto* pair = products.pair + 2 * i;
+      const float4 four = row[r][i][threadIdx.x % kWarpgroup];
+      pair[0][0] = four.x, pair[0][1] = four.y, pair[1][0] = four.z, pair[1][1] = four.w;
+    }
+    return products;
+  }
 };
+
+template <int kDim>
+constexpr int kScoreThreads = kDim < 256 ? kThreads / 2 : kThreads;  // each has a group at least
 
 template <int kDim>
 struct SharedScores {
@@ -21,7 +42,7 @@ struct SharedScores {
 // scores[t * most_tiles + tile]. Block (x, t) takes the tiles x, x + gridDim.x, ... of token t; all
 // widen them, one warpgroup multiplies.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kScoreThreads<kDim>, 1)
     few_scores_kernel(AttendArgs a, TileScores* scores, int most_tiles) {
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& shared = *reinterpret_cast<SharedScores<kDim>*>(memory);
@@ -38,41 +59,82 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int buffer = 0; tile < count; tile += step, buffer ^= 1) {
     const bool first = tile == static_cast<int>(blockIdx.x);
     RowAddresses next{};
-    widen_tile<kDim, kDim, kThreads / 32>(
-        at, tile < tiles.of_window(), 0, shared.keys[buffer],
+    widen_tile<kDim, kDim, kScoreThreads<kDim> / 32>(
+        at, tile < tiles.of_window(), 0,
         [&] {
-          if (first) load_query<kDim, kThreads / 32>(a, t, threadIdx.x / 32, shared.q);
+          if (first) load_query<kDim, kScoreThreads<kDim> / 32>(a, t, threadIdx.x / 32, shared.q);
           if (tile + step < count) next = find_rows(a, tiles, rows, tile + step);
         },
-        [] {});
+        [&](int row, int group, const uint32_t(&pairs)[4][4]) {
+          store_for_scores(pairs, row, group, shared.keys[buffer]);
+        });
     at = next;
     fence_shared_for_wgmma();
     __syncthreads();  // and who multiplied the tile before last has come by
     if (threadIdx.x >= kWarpgroup) continue;
     float s[32];
     multiply_query<kDim>(shared.q, shared.keys[buffer], s);
-    hide_absent(s, tiles.keys(tile));
     TileScores& to = scores[t * most_tiles + tile];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      to.s[i][threadIdx.x] = {s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]};
-    }
-    const unsigned row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const unsigned head = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float largest = largest_of(s, r);
-      if (threadIdx.x % 4 == 0) to.largest[row + 8 * r] = largest;
+      RowProducts row = RowProducts::of(s, r);
+      row.hide_absent(tiles.keys(tile));
+      const float largest = row.largest();
+      if (threadIdx.x % 4 == 0) to.largest[head + 8 * r] = largest;
+      to.set(r, row);
     }
   }
 }
 
 constexpr int kSlice = 64;  // channels of a block of few_values_kernel
 constexpr int kRound = 10;  // tiles at once: all of the released model's
+
+// From those that softened a tile to those that add its values.
+struct alignas(1024) Softened {
+  uint8_t p[kTile * kTile * 2];  // [head][key] bf16, swizzled
+  float2 rescale[kWarpgroup];    // factors of a thread's sums so far
+  Softmax softmax[kWarpgroup];
+};
+
 struct SharedSlice {
   uint8_t keys[kRound][kTile * kSlice * 2];
   Softened softened[kRound];
   float largest[kRound][kTile];
 };
+
+// Of both rows. Afterwards the writes to shared memory need a fence for wgmma.
+__device__ inline void soften_tile(const TileScores& scores, float scale, Softmax softmax,
+                                   Softened& to) {
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
+  float rescale[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+    rescale[r] = soften(scores.get(r), r, scale, softmax, [&](int j, uint32_t p) {
+      *reinterpret_cast<uint32_t*>(to.p + in_part(row, j) + thread % 4 * 4) = p;
+    });
+  }
+  to.rescale[thread] = {rescale[0], rescale[1]};
+  to.softmax[thread] = softmax;
+}
+
+// sums = sums * rescale + p * (a tile's channels).
+template <int kColumns>
+__device__ void add_values(ValueSums<kColumns>& sums, const Softened& softened,
+                           const uint8_t* values) {
+  static_assert(kColumns <= 128);
+  const float2 rescale = softened.rescale[threadIdx.x % kWarpgroup];
+  rescale_sums(sums, rescale.x, rescale.y);
+  const uint64_t p = swizzled_tile(softened.p);
+  const uint64_t v = transposed_tile(values);
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kTile / 16; ++i) wgmma<1>(sums.block[0], p + 2 * i, v + i * kValueStep);
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_done(sums.block[0]);
+}
 
 // Until few_scores_kernel has ended; this one was launched to begin before.
 __device__ inline void wait_for_scores() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -102,9 +164,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     const KeyRows rows(a, t);
 #pragma unroll 1
     for (int tile = first + own; tile < end; tile += kWarpgroups) {
+      uint8_t* values = shared.keys[tile - first];
       widen_tile<kDim, kSlice, 4>(
           find_rows(a, tiles, rows, tile), tile < tiles.of_window(), slice * (kSlice / kGroup),
-          shared.keys[tile - first], [] {}, [] {});
+          [] {},
+          [&](int row, int group, const uint32_t(&pairs)[4][4]) {
+            store_for_values<kSlice / kGroup>(pairs, row, group, values);
+          });
     }
     fence_shared_for_wgmma();
     wait_for_scores();
@@ -112,24 +178,18 @@ __global__ void __launch_bounds__(kThreads, 1)
       shared.largest[i / kTile][i % kTile] = from[first + i / kTile].largest[i % kTile];
     }
     __syncthreads();
-    Softmax state{{softmax.largest[0], softmax.largest[1]}, {0, 0}};
+    Softmax state{{softmax.reference[0], softmax.reference[1]}, {0, 0}};
 #pragma unroll 1
     for (int tile = first; tile < end; ++tile) {
       if ((tile - first) % kWarpgroups == own) {
-        float s[32];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float4 four = from[tile].s[i][thread];
-          s[4 * i] = four.x, s[4 * i + 1] = four.y, s[4 * i + 2] = four.z, s[4 * i + 3] = four.w;
-        }
-        Softmax of_tile = state;
-        soften(s, scale, of_tile, shared.softened[tile - first]);
+        soften_tile(from[tile], scale, state, shared.softened[tile - first]);
       }
       for (int r = 0; r < 2; ++r) {
-        state.largest[r] = fmaxf(state.largest[r], shared.largest[tile - first][row + 8 * r]);
+        state.reference[r] =
+            next_reference(state.reference[r], shared.largest[tile - first][row + 8 * r], scale);
       }
     }
-    for (int r = 0; r < 2; ++r) softmax.largest[r] = state.largest[r];
+    for (int r = 0; r < 2; ++r) softmax.reference[r] = state.reference[r];
     fence_shared_for_wgmma();
     __syncthreads();
     if (own == 0) {

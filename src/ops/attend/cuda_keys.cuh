@@ -1,12 +1,16 @@
-// Keys of a query as tensor cores read them: 64 packed rows at a time, widened to bf16 in shared
-// memory, times kKeyFactor. Both formats' values are bf16 values, so this rounds nothing (but of
-// window rows smaller than q8_scale() makes them).
+// Keys of a query as tensor cores read them: 64 packed rows at a time, widened to bf16, times
+// kKeyFactor. Both formats' values are bf16 values, so this rounds nothing (but of window rows
+// smaller than q8_scale() makes them).
 //
 // A tile is 64 rows (keys, or heads of the query) in parts of 64 channels: [part][row][64 bf16],
-// swizzled as swizzled_tile() wants. Channels are permuted inside each group of 32, the same for
-// keys and queries: position 8 b + 2 c + h of a group holds its channel 8 c + b + 4 h. Then two
-// codes that lie 16 bits apart in a packed row are neighbours, and the sums that a thread gets of
-// a value product are 8 channels in a row.
+// swizzled as swizzled_tile() wants. Channels are permuted so that a thread which widens a group of
+// 32 channels of a row has what it needs of both kinds of products. Group c of four neighbouring
+// ones has, as pairs that lie 16 bits apart in a packed row, channels 8 k + i and 8 k + i + 4
+// (i, k = 0..3). These are
+// - of scores, where channels are what is summed over, positions 32 i + 8 k + 2 c and one more:
+//   the thread's registers of A, were the row one of A;
+// - of values, the k-th pair of piece i (16 bytes) of the group: the sums of a thread that has
+//   columns 2 k and 2 k + 1 of each eight are then channels 8 k .. 8 k + 7.
 #pragma once
 
 #include "ops/cuda/arithmetic.cuh"
@@ -23,11 +27,22 @@ constexpr int kWarpgroup = 128;
 constexpr int kThreads = 4 * kWarpgroup;  // of a block
 constexpr float kKeyFactor = 0x1p-9f;     // then an entry's scale and a bias of 2^126 are one bf16
 
-// Where piece `piece` (16 bytes: four pairs of positions 8 piece ..) of group `group` lies in a
-// tile.
-__device__ inline int piece_offset(int row, int group, int piece) {
-  const int place = (group % 2 * 4 + piece) ^ (row % 8);
-  return group / 2 * kPartBytes + row * 128 + place * 16;
+// Bytes of row `row` of a part, from a piece of 16 on.
+__device__ inline int in_part(int row, int piece) { return row * 128 + (piece ^ row % 8) * 16; }
+// Where a tile for scores has a pair of a group.
+__device__ inline int score_offset(int row, int group, int i, int k) {
+  return (group / 4 * 2 + i / 2) * kPartBytes + in_part(row, i % 2 * 4 + k) + group % 4 * 4;
+}
+// Columns of values are those of blocks of kGroups groups (2 or 4): which eight of a block's are
+// piece i of a group.
+template <int kGroups>
+__device__ constexpr int value_piece(int group, int i) {
+  return i / 2 * (kGroups * 2) + group * 2 + i % 2;
+}
+template <int kGroups>
+__device__ inline int value_offset(int row, int group, int i) {
+  const int piece = value_piece<kGroups>(group, i);
+  return piece / 8 * kPartBytes + in_part(row, piece % 8);
 }
 
 // Entries of query t before the first -1. A warp calls.
@@ -94,7 +109,10 @@ class KeyRows {
     return ring_ + row * bytes;
   }
   __device__ const std::byte* entry(const AttendArgs& a, int j) const {
-    const auto number = static_cast<uint32_t>(selected_[j]);
+    return entry_row(a, selected_[j]);
+  }
+  __device__ const std::byte* entry_row(const AttendArgs& a, int32_t entry) const {
+    const auto number = static_cast<uint32_t>(entry);
     const auto per_block = static_cast<uint32_t>(a.entries.rows_per_block);
     const int64_t bytes = a.entries.format.width / 2 + a.entries.format.width / kEntryBlock;
     return a.entries.base + table_[number / per_block] * a.entries.block_bytes + a.entries.offset +
@@ -136,54 +154,98 @@ __device__ uint4 load_codes(const std::byte* from) {
   }
 }
 
+// Pairs [i][k] of a group go to a tile.
+__device__ inline void store_for_scores(const uint32_t (&pairs)[4][4], int row, int group,
+                                        uint8_t* tile) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      *reinterpret_cast<uint32_t*>(tile + score_offset(row, group, i, k)) = pairs[i][k];
+    }
+  }
+}
+template <int kGroups>
+__device__ inline void store_for_values(const uint32_t (&pairs)[4][4], int row, int group,
+                                        uint8_t* tile) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    *reinterpret_cast<uint4*>(tile + value_offset<kGroups>(row, group, i)) = {
+        pairs[i][0], pairs[i][1], pairs[i][2], pairs[i][3]};
+  }
+}
+
+// Codes of E2M1 whose magnitudes are where bf16 has its lowest exponent bits and its highest bit of
+// the fraction are the values times 2^-126, subnormal ones too. One multiplication moves codes i
+// and i + 4 of eight there and their signs to the front.
+__device__ inline uint32_t q4_pair(uint32_t codes, int i, uint32_t factor) {
+  if (i >= 2) codes >>= 8;
+  const int shift = i % 2 * 4;
+  const uint32_t moved = (codes & 0x000F000Fu << shift) * (0x1040u >> shift);
+  return mul_bf16x2(moved & 0x81C081C0u, factor);
+}
+// The factors of two neighbouring scales; each is that of 16 channels.
+__device__ inline uint2 q4_factors(uint32_t scales) {
+  constexpr uint32_t kBias = 0x7B807B80u;    // 2^120: E4M3 in a bf16's place is times 2^-120
+  constexpr uint32_t kFactor = 0x7A007A00u;  // 2^126 * kKeyFactor
+  const uint32_t both = __byte_perm(scales, 0, 0x4140);
+  const uint32_t pair = (both << 8 & 0x80008000u) | (both << 4 & 0x07F007F0u);
+  uint32_t factors = mul_bf16x2(mul_bf16x2(pair, kBias), kFactor);
+  if ((((scales & 0x7F7Fu) + 0x0101u) & 0x8080u) != 0) factors = 0x7FC07FC0u;
+  return {__byte_perm(factors, 0, 0x1010), __byte_perm(factors, 0, 0x3232)};
+}
+
+// Codes i of two words of four. E4M3 in a bf16's place is the value times 2^-120; the scale is a
+// second product because it may be too large to be one factor with 2^120.
+__device__ inline uint32_t q8_pair(uint32_t low, uint32_t high, int i, uint32_t factor) {
+  constexpr uint32_t kBias = 0x7B807B80u;  // 2^120
+  const uint32_t codes = __byte_perm(low, high, i << 4 | (i + 4) << 12);
+  const uint32_t pair = (codes & 0x80008000u) | (codes >> 4 & 0x07F007F0u);
+  return mul_bf16x2(mul_bf16x2(pair, kBias), factor);
+}
+// Of a group's codes. One of NaN would be a number where q8_pair() puts it, so it makes the scale
+// NaN: as in a row with a NaN, no sum over it is a number.
+__device__ inline uint32_t q8_factor(const uint4& low, const uint4& high, uint32_t scale) {
+  uint32_t nan = 0;
+#pragma unroll
+  for (const uint32_t w : {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}) {
+    nan |= ((w & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u;
+  }
+  return nan != 0 ? 0x7FC07FC0u : both_halves(mul(e8m0_to_float(scale), kKeyFactor));
+}
+
 // A group of a packed row.
 template <RowKind kKind>
 struct PackedGroup;
 
 template <>
 struct PackedGroup<RowKind::kQ4Entry> {
-  uint4 codes = {0, 0, 0, 0};
-  uint32_t scales = 0;  // of 16 channels each
+  uint4 codes;
+  uint32_t scales;  // of 16 channels each
 
   template <int kDim>
   __device__ void load(const std::byte* row, int group) {
     codes = load_codes < kDim % 256 == 0 ? 16 : 8 > (row + group * 16);
     scales = __ldg(reinterpret_cast<const uint16_t*>(row + kDim / 2) + group);
   }
-  // Codes of E2M1 in a bf16's place are the values times 2^-126 (subnormal ones too).
-  __device__ void widen(uint8_t* tile, int row, int group) const {
-    constexpr float kBias = 0x1p126f * kKeyFactor;
+  __device__ void widen(uint32_t (&pairs)[4][4]) const {  // [i][k]
     const uint32_t word[4] = {codes.x, codes.y, codes.z, codes.w};
-    const uint32_t scale[2] = {both_halves(mul(e4m3_to_float(scales & 0xFFu), kBias)),
-                               both_halves(mul(e4m3_to_float(scales >> 8), kBias))};
-    uint32_t out[4][4];
+    const uint2 factors = q4_factors(scales);
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const uint32_t w = word[c];
-      const uint32_t pair[4] = {
-          (w << 12 & 0x80008000u) | (w << 6 & 0x01C001C0u),
-          (w << 8 & 0x80008000u) | (w << 2 & 0x01C001C0u),
-          (w << 4 & 0x80008000u) | (w >> 2 & 0x01C001C0u),
-          (w & 0x80008000u) | (w >> 6 & 0x01C001C0u),
-      };
+    for (int k = 0; k < 4; ++k) {
 #pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        out[b][c] = mul_bf16x2(pair[b], scale[c / 2]);
+      for (int i = 0; i < 4; ++i) {
+        pairs[i][k] = q4_pair(word[k], i, k < 2 ? factors.x : factors.y);
       }
-    }
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      *reinterpret_cast<uint4*>(tile + piece_offset(row, group, b)) = {out[b][0], out[b][1],
-                                                                       out[b][2], out[b][3]};
     }
   }
 };
 
 template <>
 struct PackedGroup<RowKind::kQ8> {
-  uint4 low = {0, 0, 0, 0};
-  uint4 high = {0, 0, 0, 0};
-  uint32_t scale = 0;
+  uint4 low;
+  uint4 high;
+  uint32_t scale;
 
   template <int kDim>
   __device__ void load(const std::byte* row, int group) {
@@ -192,33 +254,19 @@ struct PackedGroup<RowKind::kQ8> {
     high = load_codes<kAlign>(row + group * 32 + 16);
     scale = __ldg(reinterpret_cast<const uint8_t*>(row + kDim) + group);
   }
-  // E4M3 in a bf16's place is the value times 2^-120; the scale is a second product because it may
-  // be too large to be one factor with 2^120. A code of NaN would be a number there, so it makes
-  // the group's scale NaN: as in a row with a NaN, no sum over it is a number.
-  __device__ void widen(uint8_t* tile, int row, int group) const {
-    constexpr uint32_t kBias = 0x7B807B80u;  // 2^120
+  __device__ void widen(uint32_t (&pairs)[4][4]) const {
     const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    uint32_t nan = 0;
+    const uint32_t factor = q8_factor(low, high, scale);
 #pragma unroll
-    for (const uint32_t w : word) nan |= ((w & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u;
-    const uint32_t factor =
-        nan != 0 ? 0x7FC07FC0u : both_halves(mul(e8m0_to_float(scale), kKeyFactor));
+    for (int k = 0; k < 4; ++k) {
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      uint32_t out[4];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const uint32_t codes = __byte_perm(word[2 * c], word[2 * c + 1], b << 4 | (b + 4) << 12);
-        const uint32_t pair = (codes & 0x80008000u) | (codes & 0x7F007F00u) >> 4;
-        out[c] = mul_bf16x2(mul_bf16x2(pair, kBias), factor);
-      }
-      *reinterpret_cast<uint4*>(tile + piece_offset(row, group, b)) = {out[0], out[1], out[2],
-                                                                       out[3]};
+      for (int i = 0; i < 4; ++i) pairs[i][k] = q8_pair(word[2 * k], word[2 * k + 1], i, factor);
     }
   }
 };
 
-// Where the packed rows of keys `lane` and `lane + 32` of a tile lie; 0 behind the last key.
+// Where the packed rows of keys `lane` and `lane + 32` of a tile lie. Behind the last key: the
+// first again, since what is multiplied by 0 must be a number.
 struct RowAddresses {
   unsigned long long row[2];
 };
@@ -231,21 +279,21 @@ __device__ inline RowAddresses find_rows(const AttendArgs& a, const KeyTiles& ti
   const int first = (window ? tile : tile - tiles.of_window()) * kTile;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int key = static_cast<int>(threadIdx.x % 32) + i * 32;
-    const std::byte* row = nullptr;
-    if (key < keys) row = window ? rows.window(a, first + key) : rows.entry(a, first + key);
-    found.row[i] = reinterpret_cast<unsigned long long>(row);
+    const int lane = static_cast<int>(threadIdx.x % 32) + i * 32;
+    const int key = first + (lane < keys ? lane : 0);
+    found.row[i] =
+        reinterpret_cast<unsigned long long>(window ? rows.window(a, key) : rows.entry(a, key));
   }
   return found;
 }
 
-// kWarps warps widen kWidth channels of a tile of rows of kDim channels, from group first_group on;
-// rows that are not there become 0. Between the first loads and their use other_work() is called,
-// before the first write ready(). Lanes 8 i .. 8 i + 7 hold eight rows in turn: the low bits of
-// their rows differ, so they write to all banks.
-template <RowKind kKind, int kDim, int kWidth, int kWarps, typename Work, typename Ready>
-__device__ void widen_rows(const RowAddresses& rows, int first_group, uint8_t* tile,
-                           const Work& other_work, const Ready& ready) {
+// kWarps warps widen kWidth channels of a tile of rows of kDim channels, from group first_group on:
+// store(row, group - first_group, pairs). Between the first loads and their use other_work() is
+// called. Lanes 8 i .. 8 i + 7 hold eight rows in turn: the low bits of their rows differ, so they
+// write to all banks.
+template <RowKind kKind, int kDim, int kWidth, int kWarps, typename Work, typename Store>
+__device__ void widen_rows(const RowAddresses& rows, int first_group, const Work& other_work,
+                           const Store& store) {
   constexpr int kGroups = kWidth / kGroup;
   constexpr int kOfWarp = kGroups < 4 ? kGroups : 4;  // groups of a row in a warp
   constexpr int kRowsOfWarp = 32 / kOfWarp;
@@ -267,46 +315,27 @@ __device__ void widen_rows(const RowAddresses& rows, int first_group, uint8_t* t
       const int row = first_row + (first + i) * kRowsApart;  // less than 32 in all lanes or in none
       const unsigned long long at =
           __shfl_sync(~0u, row < 32 ? rows.row[0] : rows.row[1], row % 32);
-      if (at != 0) {
-        packed[i].template load<kDim>(reinterpret_cast<const std::byte*>(at), first_group + group);
-      }
+      packed[i].template load<kDim>(reinterpret_cast<const std::byte*>(at), first_group + group);
     }
-    if (first == 0) {
-      other_work();
-      ready();
-    }
+    if (first == 0) other_work();
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      packed[i].widen(tile, first_row + (first + i) * kRowsApart, group);
+      uint32_t pairs[4][4];
+      packed[i].widen(pairs);
+      store(first_row + (first + i) * kRowsApart, group, pairs);
     }
   }
 }
 
 // kWarps warps widen kWidth channels of a tile, from group first_group on; see widen_rows().
-template <int kDim, int kWidth, int kWarps, typename Work, typename Ready>
-__device__ void widen_tile(const RowAddresses& rows, bool window, int first_group, uint8_t* to,
-                           const Work& other_work, const Ready& ready) {
+template <int kDim, int kWidth, int kWarps, typename Work, typename Store>
+__device__ void widen_tile(const RowAddresses& rows, bool window, int first_group,
+                           const Work& other_work, const Store& store) {
   if (window) {
-    widen_rows<RowKind::kQ8, kDim, kWidth, kWarps>(rows, first_group, to, other_work, ready);
+    widen_rows<RowKind::kQ8, kDim, kWidth, kWarps>(rows, first_group, other_work, store);
   } else {
-    widen_rows<RowKind::kQ4Entry, kDim, kWidth, kWarps>(rows, first_group, to, other_work, ready);
+    widen_rows<RowKind::kQ4Entry, kDim, kWidth, kWarps>(rows, first_group, other_work, store);
   }
-}
-
-// 0, as far as the compiler does not know: added to what a loop's addresses begin with, it keeps
-// them from being computed before the loop, where there are no registers for them.
-__device__ inline int unknown_zero() {
-  int zero = 0;
-  asm volatile("" : "+r"(zero));
-  return zero;
-}
-
-// Barriers of a block, beside that of __syncthreads (0).
-__device__ inline void wait_at(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ inline void arrive_at(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 }  // namespace tidemill::cuda
