@@ -44,6 +44,7 @@ int64_t multiprocessors() {
 
 // Up to so many tokens blocks of one token each would leave multiprocessors without work.
 constexpr int64_t kFewTokens = 32;
+constexpr int64_t kManyRounds = 32;  // tokens of a block in a call
 
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {
@@ -51,40 +52,41 @@ void allow_shared(Kernel kernel, size_t bytes) {
                        static_cast<int>(bytes));
 }
 
+int64_t most_tiles(const AttendArgs& a) {
+  const int64_t topk = a.entries.format.width == 0 ? 0 : a.topk;
+  return std::max<int64_t>((a.ring_rows + kTile - 1) / kTile + (topk + kTile - 1) / kTile, 1);
+}
+
 void attend_many(Launch& l, const AttendArgs& a, float scale) {
+  const int64_t most = most_tiles(a);
+  const int64_t size = a.q.count * most * static_cast<int64_t>(sizeof(FoundTile));
+  auto* found = static_cast<FoundTile*>(l.products.take(size, l.stream));
+  if (found == nullptr) return;
   allow_shared(many_kernel, sizeof(ManyShared));
-  const auto blocks = static_cast<unsigned>(std::min(a.q.count, multiprocessors()));
-  many_kernel<<<blocks, kThreads, sizeof(ManyShared), l.stream>>>(a, scale);
+  find_rows_kernel<<<static_cast<unsigned>(a.q.count), kFinders * 32, 0, l.stream>>>(
+      a, found, static_cast<int>(most));
+  launch_early(many_kernel, dim3(static_cast<unsigned>(std::min(a.q.count, multiprocessors()))),
+               dim3(kThreads), sizeof(ManyShared), l.stream, a, scale,
+               static_cast<const FoundTile*>(found), static_cast<int>(most));
 }
 
 template <int kDim>
 void attend_few(Launch& l, const AttendArgs& a, float scale) {
   const int64_t tokens = a.q.count;
-  const int64_t topk = a.entries.format.width == 0 ? 0 : a.topk;
-  const int64_t most_tiles = (a.ring_rows + kTile - 1) / kTile + (topk + kTile - 1) / kTile;
-  const auto most = static_cast<int>(most_tiles);
-  const int64_t size = tokens * most_tiles * static_cast<int64_t>(sizeof(TileScores));
+  const int64_t most = most_tiles(a);
+  const int64_t size = tokens * most * static_cast<int64_t>(sizeof(TileScores));
   auto* scores = static_cast<TileScores*>(l.products.take(size, l.stream));
   if (scores == nullptr) return;
-  const int64_t parts = std::clamp<int64_t>(multiprocessors() / tokens, 1, most_tiles);
+  const int64_t parts = std::clamp<int64_t>(multiprocessors() / tokens, 1, most);
   const size_t score_bytes = sizeof(SharedScores<kDim>);
   allow_shared(few_scores_kernel<kDim>, score_bytes);
   allow_shared(few_values_kernel<kDim>, sizeof(SharedSlice));
   const dim3 score_grid(static_cast<unsigned>(parts), static_cast<unsigned>(tokens));
-  few_scores_kernel<kDim>
-      <<<score_grid, kScoreThreads<kDim>, score_bytes, l.stream>>>(a, scores, most);
-  cudaLaunchAttribute early{};  // few_values_kernel waits for the scores itself
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(kDim / kSlice, static_cast<unsigned>(tokens));
-  launch.blockDim = dim3(kThreads);
-  launch.dynamicSmemBytes = sizeof(SharedSlice);
-  launch.stream = l.stream;
-  launch.attrs = &early;
-  launch.numAttrs = 1;
-  cudaLaunchKernelEx(&launch, few_values_kernel<kDim>, a, scale,
-                     static_cast<const TileScores*>(scores), most);
+  few_scores_kernel<kDim><<<score_grid, kScoreThreads<kDim>, score_bytes, l.stream>>>(
+      a, scores, static_cast<int>(most));
+  launch_early(few_values_kernel<kDim>, dim3(kDim / kSlice, static_cast<unsigned>(tokens)),
+               dim3(kThreads), sizeof(SharedSlice), l.stream, a, scale,
+               static_cast<const TileScores*>(scores), static_cast<int>(most));
 }
 
 // The first `count` tokens, and those behind them.
@@ -109,12 +111,13 @@ void attend(Launch& l, const AttendArgs& a) {
   if (a.q.count == 0) return;
   const int64_t dim = a.window_format.width;
   const float scale = kLog2E / kKeyFactor / std::sqrt(static_cast<float>(dim));
-  if (dim == kManyDim) {
-    return a.q.count <= kFewTokens ? attend_few<kManyDim>(l, a, scale) : attend_many(l, a, scale);
-  }
-  for (AttendArgs rest = a; rest.q.count > 0;) {  // of a small model: some at a time
-    const int64_t some = std::min(rest.q.count, int64_t{128});
-    attend_few<128>(l, first_tokens(rest, some), scale);
+  if (dim == kManyDim && a.q.count <= kFewTokens) return attend_few<kManyDim>(l, a, scale);
+  // Some at a time: scratch memory has an end.
+  const int64_t most = dim == kManyDim ? kManyRounds * multiprocessors() : 128;
+  for (AttendArgs rest = a; rest.q.count > 0;) {
+    const int64_t some = std::min(rest.q.count, most);
+    const AttendArgs first = first_tokens(rest, some);
+    dim == kManyDim ? attend_many(l, first, scale) : attend_few<128>(l, first, scale);
     rest = without_tokens(rest, some);
   }
 }

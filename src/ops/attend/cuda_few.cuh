@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/attend/cuda_softmax.cuh"
+#include "ops/cuda/early_launch.cuh"
 
 namespace tidemill::cuda {
 
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kScoreThreads<kDim>, 1)
     few_scores_kernel(AttendArgs a, TileScores* scores, int most_tiles) {
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& shared = *reinterpret_cast<SharedScores<kDim>*>(memory);
-  asm volatile("griddepcontrol.launch_dependents;");
+  allow_next();
   const int64_t t = blockIdx.y;
   const int step = static_cast<int>(gridDim.x);
   const KeyTiles tiles(a, t);
@@ -62,7 +63,9 @@ __global__ void __launch_bounds__(kScoreThreads<kDim>, 1)
     widen_tile<kDim, kDim, kScoreThreads<kDim> / 32>(
         at, tile < tiles.of_window(), 0,
         [&] {
-          if (first) load_query<kDim, kScoreThreads<kDim> / 32>(a, t, threadIdx.x / 32, shared.q);
+          if (first)
+            load_query<kDim, kDim / kSpan, kScoreThreads<kDim> / 32>(
+                a, t, 0, static_cast<int>(threadIdx.x / 32), shared.q, [] {});
           if (tile + step < count) next = find_rows(a, tiles, rows, tile + step);
         },
         [&](int row, int group, const uint32_t(&pairs)[4][4]) {
@@ -94,7 +97,7 @@ constexpr int kRound = 10;  // tiles at once: all of the released model's
 struct alignas(1024) Softened {
   uint8_t p[kTile * kTile * 2];  // [head][key] bf16, swizzled
   float2 rescale[kWarpgroup];    // factors of a thread's sums so far
-  Softmax softmax[kWarpgroup];
+  RowSoftmax softmax[2][kWarpgroup];
 };
 
 struct SharedSlice {
@@ -104,19 +107,20 @@ struct SharedSlice {
 };
 
 // Of both rows. Afterwards the writes to shared memory need a fence for wgmma.
-__device__ inline void soften_tile(const TileScores& scores, float scale, Softmax softmax,
-                                   Softened& to) {
+__device__ inline void soften_tile(const TileScores& scores, float scale,
+                                   const float (&reference)[2], Softened& to) {
   const int thread = static_cast<int>(threadIdx.x % kWarpgroup);
   float rescale[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * r;
-    rescale[r] = soften(scores.get(r), r, scale, softmax, [&](int j, uint32_t p) {
+    RowSoftmax softmax{reference[r], 0};
+    rescale[r] = soften(scores.get(r), scale, softmax, [&](int j, uint32_t p) {
       *reinterpret_cast<uint32_t*>(to.p + in_part(row, j) + thread % 4 * 4) = p;
     });
+    to.softmax[r][thread] = softmax;
   }
   to.rescale[thread] = {rescale[0], rescale[1]};
-  to.softmax[thread] = softmax;
 }
 
 // sums = sums * rescale + p * (a tile's channels).
@@ -136,9 +140,6 @@ __device__ void add_values(ValueSums<kColumns>& sums, const Softened& softened,
   wgmma_done(sums.block[0]);
 }
 
-// Until few_scores_kernel has ended; this one was launched to begin before.
-__device__ inline void wait_for_scores() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 // Block (x, t): channels kSlice * x .. of token t. The warpgroups widen and soften tiles in turn:
 // the largest scores are known before, so a tile need not wait for another. Then one warpgroup adds
 // up. What does not need scores is done while few_scores_kernel runs.
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const KeyTiles tiles(a, t);
   const int count = tiles.count();
   const TileScores* from = scores + t * most_tiles;
-  Softmax softmax;
+  RowSoftmax softmax[2];
   ValueSums<kSlice> sums;
 #pragma unroll 1
   for (int first = 0; first < count; first += kRound) {
@@ -173,23 +174,23 @@ __global__ void __launch_bounds__(kThreads, 1)
           });
     }
     fence_shared_for_wgmma();
-    wait_for_scores();
+    await_previous();
     for (int i = static_cast<int>(threadIdx.x); i < (end - first) * kTile; i += kThreads) {
       shared.largest[i / kTile][i % kTile] = from[first + i / kTile].largest[i % kTile];
     }
     __syncthreads();
-    Softmax state{{softmax.reference[0], softmax.reference[1]}, {0, 0}};
+    float reference[2] = {softmax[0].reference, softmax[1].reference};
 #pragma unroll 1
     for (int tile = first; tile < end; ++tile) {
       if ((tile - first) % kWarpgroups == own) {
-        soften_tile(from[tile], scale, state, shared.softened[tile - first]);
+        soften_tile(from[tile], scale, reference, shared.softened[tile - first]);
       }
       for (int r = 0; r < 2; ++r) {
-        state.reference[r] =
-            next_reference(state.reference[r], shared.largest[tile - first][row + 8 * r], scale);
+        reference[r] =
+            next_reference(reference[r], shared.largest[tile - first][row + 8 * r], scale);
       }
     }
-    for (int r = 0; r < 2; ++r) softmax.reference[r] = state.reference[r];
+    for (int r = 0; r < 2; ++r) softmax[r].reference = reference[r];
     fence_shared_for_wgmma();
     __syncthreads();
     if (own == 0) {
@@ -197,16 +198,19 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int tile = first; tile < end; ++tile) {
         const Softened& softened = shared.softened[tile - first];
         const float2 rescale = softened.rescale[thread];
-        const Softmax& of_tile = softened.softmax[thread];
-        softmax.sum[0] = __fmaf_rn(softmax.sum[0], rescale.x, of_tile.sum[0]);
-        softmax.sum[1] = __fmaf_rn(softmax.sum[1], rescale.y, of_tile.sum[1]);
+        softmax[0].sum = __fmaf_rn(softmax[0].sum, rescale.x, softened.softmax[0][thread].sum);
+        softmax[1].sum = __fmaf_rn(softmax[1].sum, rescale.y, softened.softmax[1][thread].sum);
         add_values(sums, softened, shared.keys[tile - first]);
       }
     }
     __syncthreads();
   }
-  wait_for_scores();  // without keys, too: what follows this kernel follows both
-  if (own == 0) write_values(a, t, kDim, slice * kSlice, scale, softmax, sums, count != 0);
+  await_previous();  // without keys, too: what follows this kernel follows both
+  if (own != 0) return;
+  float factors[2];
+  for (int r = 0; r < 2; ++r)
+    factors[r] = last_factor(a, row + 8 * r, scale, softmax[r], count != 0);
+  write_values<GroupColumns<kSlice / kGroup>>(a, t, kDim, slice * kSlice, factors, sums);
 }
 
 }  // namespace tidemill::cuda

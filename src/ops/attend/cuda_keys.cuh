@@ -21,6 +21,7 @@ namespace tidemill::cuda {
 
 constexpr int kTile = 64;                      // keys multiplied at once
 constexpr int kGroup = 32;                     // channels that a thread widens at once
+constexpr int kSpan = 4 * kGroup;              // of four
 constexpr int kPart = 64;                      // channels of a swizzled row of 128 bytes
 constexpr int kPartBytes = kTile * kPart * 2;  // of a tile
 constexpr int kWarpgroup = 128;
@@ -175,13 +176,24 @@ __device__ inline void store_for_values(const uint32_t (&pairs)[4][4], int row, 
   }
 }
 
-// Codes of E2M1 whose magnitudes are where bf16 has its lowest exponent bits and its highest bit of
-// the fraction are the values times 2^-126, subnormal ones too. One multiplication moves codes i
-// and i + 4 of eight there and their signs to the front.
+// Bits of a where mask has them, else of b.
+__device__ inline uint32_t choose(uint32_t mask, uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(result) : "r"(mask), "r"(a), "r"(b));
+  return result;
+}
+// Codes i and i + 4 of eight. Codes of E2M1 whose magnitudes are where bf16 has its lowest exponent
+// bits and its highest bit of the fraction are the values times 2^-126, subnormal ones too. Signs
+// are six bits further from them there than in a code. One multiplication moves both; of the last
+// two pairs both move at once, with the same registers for what is moved.
 __device__ inline uint32_t q4_pair(uint32_t codes, int i, uint32_t factor) {
-  if (i >= 2) codes >>= 8;
-  const int shift = i % 2 * 4;
-  const uint32_t moved = (codes & 0x000F000Fu << shift) * (0x1040u >> shift);
+  uint32_t moved;
+  if (i < 2) {
+    moved = (codes & 0x000F000Fu << 4 * i) * (0x1040u >> 4 * i);
+  } else {
+    const uint32_t apart = choose(0x88008800u, codes, codes >> 6);
+    moved = i == 2 ? apart << 4 : apart;
+  }
   return mul_bf16x2(moved & 0x81C081C0u, factor);
 }
 // The factors of two neighbouring scales; each is that of 16 channels.

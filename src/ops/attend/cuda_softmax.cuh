@@ -27,71 +27,87 @@ __device__ inline float inverse(float x) {
   return result;
 }
 
-// Four channels of a head, as a tile for scores has them: `value` is of channels 4 lane .. of a
-// span of four groups. A warp calls. Neighbouring lanes have the two halves of four pairs.
-__device__ inline void store_query(const float4& value, int head, int span, uint8_t* tile) {
+// kSpans spans of four groups, from first_span on, of the heads of query t as a tile for scores, by
+// kWarps warps of which this is `warp`; heads that the model does not have are 0. A lane has eight
+// channels in a row of one of two heads: four whole pairs of a group, and what all lanes store at
+// once goes to all banks. Before the first store before_stores() is called.
+template <int kDim, int kSpans, int kWarps, typename Work>
+__device__ void load_query(const AttendArgs& a, int64_t t, int first_span, int warp, uint8_t* tile,
+                           const Work& before_stores) {
+  constexpr int kEights = kTile / 8;                                // of heads
+  constexpr int kAcross = kWarps > kEights ? kWarps / kEights : 1;  // warps that share one
+  constexpr int kOfWarp = kSpans / kAcross;                         // spans
+  constexpr int kBlocks = kEights * kAcross / kWarps;               // eights of a warp
+  constexpr int kPairs = 4 / (kBlocks * kOfWarp);                   // of heads, loaded at once
+  static_assert(kOfWarp * kAcross == kSpans && kBlocks * kWarps == kEights * kAcross);
+  static_assert(kPairs > 0 && 4 % kPairs == 0);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const bool odd = lane % 2 != 0;
-  const uint32_t first_two = bf16_pair(value.x, value.y);
-  const uint32_t last_two = bf16_pair(value.z, value.w);
-  const uint32_t got = __shfl_xor_sync(~0u, odd ? first_two : last_two, 1);
-  const uint32_t low = odd ? got : first_two;
-  const uint32_t high = odd ? last_two : got;
-  // Even lanes store i = 0 and 1, odd lanes 3 and 2: at once to all banks.
-  const int i = odd ? 3 : 0;
-  const int group = span * 4 + lane / 8;
-  const int k = lane / 2 % 4;
-  *reinterpret_cast<uint32_t*>(tile + score_offset(head, group, i, k)) =
-      __byte_perm(low, high, odd ? 0x7632 : 0x5410);
-  *reinterpret_cast<uint32_t*>(tile + score_offset(head, group, i ^ 1, k)) =
-      __byte_perm(low, high, odd ? 0x5410 : 0x7632);
-}
-
-// The heads of query t as a tile, by kWarps warps of which this is `warp`; heads that the model
-// does not have are 0.
-template <int kDim, int kWarps>
-__device__ void load_query(const AttendArgs& a, int64_t t, int warp, uint8_t* tile) {
-  constexpr int kSpan = 4 * kGroup;  // channels that a warp loads at once
-  constexpr int kUnits = kTile * kDim / kSpan / kWarps;
-  constexpr int kLoads = kUnits < 8 ? kUnits : 8;
-  static_assert(kUnits % kLoads == 0);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const float* q = a.q.f32(t);
+  const int k = lane % 4;
+  const int span = first_span + warp % kAcross * kOfWarp;
+  const int block = warp / kAcross * kBlocks;
+  const float* q = a.q.f32(t) + span * kSpan + lane / 4 % 4 * kGroup + k * 8;
+  uint8_t* to = tile + span * 2 * kPartBytes + lane / 4 % 4 * 4;
 #pragma unroll 1
-  for (int first = 0; first < kUnits; first += kLoads) {
-    float4 value[kLoads];
+  for (int first = 0; first < 4; first += kPairs) {
+    float4 value[kPairs][kBlocks][kOfWarp][2];
+    const auto for_each = [&](const auto& unit) {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int unit = warp + (first + i) * kWarps;
-      const int head = unit / (kDim / kSpan);
-      const int channel = unit % (kDim / kSpan) * kSpan + lane * 4;
-      value[i] = head < a.heads ? __ldg(reinterpret_cast<const float4*>(q + head * kDim + channel))
-                                : float4{0, 0, 0, 0};
-    }
+      for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int unit = warp + (first + i) * kWarps;
-      store_query(value[i], unit / (kDim / kSpan), unit % (kDim / kSpan), tile);
-    }
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int s = 0; s < kOfWarp; ++s) {
+            const int of_eight = first + pair + lane / 16 * 4;
+            unit((block + b) * 8 + of_eight, of_eight, s, value[pair][b][s]);
+          }
+        }
+      }
+    };
+    for_each([&](int head, int, int s, float4(&of)[2]) {
+      const auto* from = reinterpret_cast<const float4*>(q + head * kDim + s * kSpan);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) of[i] = head < a.heads ? __ldg(from + i) : float4{0, 0, 0, 0};
+    });
+    if (first == 0) before_stores();
+    for_each([&](int head, int of_eight, int s, const float4(&of)[2]) {
+      const float low[4] = {of[0].x, of[0].y, of[0].z, of[0].w};
+      const float high[4] = {of[1].x, of[1].y, of[1].z, of[1].w};
+      uint8_t* eight = to + s * 2 * kPartBytes + (head - of_eight) * 128;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        *reinterpret_cast<uint32_t*>(eight + i / 2 * kPartBytes +
+                                     in_part(of_eight, i % 2 * 4 + k)) = bf16_pair(low[i], high[i]);
+      }
+    });
   }
 }
 
-// The query's products with a tile of keys; s is as wgmma leaves it. A warpgroup calls.
+// The query's products with a tile of keys: those of half of the channels, plus those of the other
+// half. s is as wgmma leaves it. A warpgroup calls.
 template <int kDim>
 __device__ void multiply_query(const uint8_t* q, const uint8_t* keys, float (&s)[32]) {
-#pragma unroll
-  for (float& sum : s) sum = 0;
   const uint64_t a = swizzled_tile(q);
   const uint64_t b = swizzled_tile(keys);
+  constexpr int kSteps = kDim / 16;
+  float half[2][32];
+#pragma unroll
+  for (auto& sums : half) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+    wgmma_done(sums);  // in registers before the first product
+  }
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
+  for (int k = 0; k < kSteps; ++k) {
     const int offset = k / (kPart / 16) * (kPartBytes / 16) + k % (kPart / 16) * 2;
-    wgmma(s, a + offset, b + offset);
+    wgmma(half[k / (kSteps / 2)], a + offset, b + offset);
   }
   wgmma_commit();
   wgmma_wait<0>();
-  wgmma_done(s);
+#pragma unroll
+  for (auto& sums : half) wgmma_done(sums);
+#pragma unroll
+  for (int i = 0; i < 32; ++i) s[i] = add(half[0][i], half[1][i]);
 }
 
 // A thread's products in one of its two rows (heads): those of columns (keys) 8 j + 2 (lane % 4)
@@ -125,13 +141,13 @@ struct RowProducts {
   }
 };
 
-// Online softmax of a thread's two rows. Probabilities are relative to a reference, which is not
-// the largest product so far, but within 2^kSlack of it: then it seldom moves, and sums seldom have
-// to be rescaled. Nothing is rounded to fewer bits for that.
+// Online softmax of a row. Probabilities are relative to a reference, which is not the largest
+// product so far, but within 2^kSlack of it: then it seldom moves, and sums seldom have to be
+// rescaled. Nothing is rounded to fewer bits for that.
 constexpr float kSlack = 8;
-struct alignas(16) Softmax {
-  float reference[2] = {-1e30f, -1e30f};
-  float sum[2] = {0, 0};  // of this thread's columns
+struct RowSoftmax {
+  float reference = -1e30f;
+  float sum = 0;  // of this thread's columns
 };
 
 // The reference with a tile whose largest product this is. `scale` is that of scores, also to
@@ -140,14 +156,13 @@ __device__ inline float next_reference(float reference, float largest, float sca
   return mul(__fsub_rn(largest, reference), scale) > kSlack ? largest : reference;
 }
 
-// give(j, pair j of the probabilities of row r in bf16); returns the factor of what was summed
-// before.
+// give(j, pair j of the row's probabilities in bf16); returns the factor of what was summed before.
 template <typename Give>
-__device__ float soften(const RowProducts& row, int r, float scale, Softmax& softmax,
+__device__ float soften(const RowProducts& row, float scale, RowSoftmax& softmax,
                         const Give& give) {
-  const float reference = next_reference(softmax.reference[r], row.largest(), scale);
-  const float rescale = exp2_fast(mul(__fsub_rn(softmax.reference[r], reference), scale));
-  softmax.reference[r] = reference;
+  const float reference = next_reference(softmax.reference, row.largest(), scale);
+  const float rescale = exp2_fast(mul(__fsub_rn(softmax.reference, reference), scale));
+  softmax.reference = reference;
   const float shift = -mul(reference, scale);
   float sum = 0;
 #pragma unroll
@@ -157,8 +172,19 @@ __device__ float soften(const RowProducts& row, int r, float scale, Softmax& sof
     sum = add(sum, add(p0, p1));
     give(j, bf16_pair(p0, p1));
   }
-  softmax.sum[r] = __fmaf_rn(softmax.sum[r], rescale, sum);
+  softmax.sum = __fmaf_rn(softmax.sum, rescale, sum);
   return rescale;
+}
+
+// What the sums of head `head` are multiplied by in the end. Four lanes have its columns.
+__device__ inline float last_factor(const AttendArgs& a, int head, float scale,
+                                    const RowSoftmax& softmax, bool any) {
+  float sum = softmax.sum;
+  sum = add(sum, __shfl_xor_sync(~0u, sum, 1));
+  sum = add(sum, __shfl_xor_sync(~0u, sum, 2));
+  const float sink = exp2_fast(
+      __fmaf_rn(softmax.reference, -scale, mul(head < a.heads ? a.sink.data[head] : 0.0f, kLog2E)));
+  return any ? mul(inverse(add(sum, sink)), 1.0f / kKeyFactor) : 0.0f;
 }
 
 // As swizzled_tile, of rows that are the product's K: its columns go on in the next parts.
@@ -197,54 +223,70 @@ __device__ void rescale_sums(ValueSums<kColumns>& sums, float first_row, float s
   }
 }
 
-// Divides the sums of channels `channel` .. by the denominator and writes them.
-template <int kColumns>
-__device__ void write_values(const AttendArgs& a, int64_t t, int64_t dim, int channel, float scale,
-                             const Softmax& softmax, const ValueSums<kColumns>& sums, bool any) {
-  constexpr int kGroups = ValueSums<kColumns>::kRegisters / 16;  // of a block
+// Which channels the columns of a block of value sums are: columns 8 j + 2 c + h. Lane c of four
+// has all of eight neighbouring channels, in units u: i + 4 h (i = 0..3) of them.
+// - Where values lie as store_for_values() puts them: eight of each group.
+template <int kGroups>
+struct GroupColumns {
+  static constexpr int kUnits = kGroups;
+  static constexpr int kApart = 8;  // the channels of two lanes
+  static constexpr int eight(int u, int i) { return value_piece<kGroups>(u, i); }
+  static constexpr int channel(int u) { return u * kGroup; }
+};
+// - Where they lie as for scores: a group of a span.
+struct SpanColumns {
+  static constexpr int kUnits = 4;
+  static constexpr int kApart = kGroup;
+  static constexpr int eight(int u, int i) { return i * 4 + u; }
+  static constexpr int channel(int u) { return u * 8; }
+};
+
+// Multiplies the sums of channels `channel` .. by their rows' last factors and writes them.
+template <typename Columns, int kColumns>
+__device__ void write_values(const AttendArgs& a, int64_t t, int64_t dim, int channel,
+                             const float (&factors)[2], const ValueSums<kColumns>& sums) {
+  constexpr int kOfBlock = kColumns / ValueSums<kColumns>::kBlocks;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
   const bool odd = lane % 2 != 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int head = warp * 16 + lane / 4 + r * 8;
-    float sum = softmax.sum[r];
-    sum = add(sum, __shfl_xor_sync(~0u, sum, 1));
-    sum = add(sum, __shfl_xor_sync(~0u, sum, 2));
     const bool there = head < a.heads;
-    const float sink = exp2_fast(
-        __fmaf_rn(softmax.reference[r], -scale, mul(there ? a.sink.data[head] : 0.0f, kLog2E)));
-    const float factor = any ? mul(inverse(add(sum, sink)), 1.0f / kKeyFactor) : 0.0f;
-    // A thread has eight channels in a row of each group. Of the lane beside it it gets four that
-    // make what both write at once 32 bytes in a row.
-    float* to = a.out.f32(t) + head * dim + channel + lane % 4 / 2 * 16 + (odd ? 4 : 0);
+    const float factor = factors[r];
+    // A lane gets four channels of the lane beside it, and gives four, so that what both write at
+    // once is 32 bytes in a row.
+    float* to =
+        a.out.f32(t) + head * dim + channel + lane % 4 / 2 * 2 * Columns::kApart + (odd ? 4 : 0);
 #pragma unroll
-    for (int group = 0; group < kColumns / kGroup; ++group) {
-      const float* of_block = sums.block[group / kGroups];
-      uint32_t pair[2][2];
+    for (int block = 0; block < ValueSums<kColumns>::kBlocks; ++block) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int u = 0; u < Columns::kUnits; ++u) {
+        uint32_t pair[2][2];
 #pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-          const float* low = of_block + value_piece<kGroups>(group % kGroups, i) * 4 + r * 2 + h;
-          const float* high =
-              of_block + value_piece<kGroups>(group % kGroups, i + 1) * 4 + r * 2 + h;
-          pair[h][i / 2] = bf16_pair(mul(*low, factor), mul(*high, factor));
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int i = 0; i < 4; i += 2) {
+            const float low = sums.block[block][Columns::eight(u, i) * 4 + r * 2 + h];
+            const float high = sums.block[block][Columns::eight(u, i + 1) * 4 + r * 2 + h];
+            pair[h][i / 2] = bf16_pair(mul(low, factor), mul(high, factor));
+          }
         }
-      }
-      uint32_t first[2];
-      uint32_t second[2];
+        uint32_t first[2];
+        uint32_t second[2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t got = __shfl_xor_sync(~0u, odd ? pair[0][i] : pair[1][i], 1);
-        first[i] = odd ? got : pair[0][i];
-        second[i] = odd ? pair[1][i] : got;
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t got = __shfl_xor_sync(~0u, odd ? pair[0][i] : pair[1][i], 1);
+          first[i] = odd ? got : pair[0][i];
+          second[i] = odd ? pair[1][i] : got;
+        }
+        if (!there) continue;
+        float* unit = to + block * kOfBlock + Columns::channel(u);
+        *reinterpret_cast<uint4*>(unit) = {first[0] << 16, first[0] & 0xFFFF0000u, first[1] << 16,
+                                           first[1] & 0xFFFF0000u};
+        *reinterpret_cast<uint4*>(unit + Columns::kApart) = {
+            second[0] << 16, second[0] & 0xFFFF0000u, second[1] << 16, second[1] & 0xFFFF0000u};
       }
-      if (!there) continue;
-      *reinterpret_cast<uint4*>(to + group * kGroup) = {first[0] << 16, first[0] & 0xFFFF0000u,
-                                                        first[1] << 16, first[1] & 0xFFFF0000u};
-      *reinterpret_cast<uint4*>(to + group * kGroup + 8) = {
-          second[0] << 16, second[0] & 0xFFFF0000u, second[1] << 16, second[1] & 0xFFFF0000u};
     }
   }
 }

@@ -29,6 +29,15 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// One warp writes four matrices of 8 x 8 bf16, as registers of A or D have them: lane l has row
+// l / 4, columns 2 (l % 4) and one more, of matrix m in x[m], and says where row l % 8 of matrix
+// l / 8 goes (16 bytes).
+__device__ inline void store_matrices(uint32_t shared, const uint32_t (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
 // Writes to shared memory by this thread become visible to wgmma (call before the barrier).
 __device__ inline void fence_shared_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
