@@ -108,13 +108,15 @@ TEST_F(CudaAttend, RowsOfTheStepOnly) {
   expect_close(step, "from position 0 on");
 }
 
-TEST_F(CudaAttend, LargeScores) {
+TEST_F(CudaAttend, LargeScores) {  // sums have to be rescaled
   TestInputs in(4);
-  for (const float factor : {16.0f, 64.0f}) {
-    AttendStep step(in, {64, 512, 128, 512}, {500}, {4});
-    for (float& value : step.q.data) value *= factor;
-    for (int64_t t = 0; t < 4; ++t) set_keys(step, t, 128, 512 - t);
-    expect_close(step, fmt::format("queries {} times as large", factor));
+  for (const int64_t tokens : {4, 40}) {
+    for (const float factor : {16.0f, 64.0f}) {
+      AttendStep step(in, {64, 512, 128, 512}, {500}, {tokens});
+      for (float& value : step.q.data) value *= factor;
+      for (int64_t t = 0; t < tokens; ++t) set_keys(step, t, 128, 512 - t);
+      expect_close(step, fmt::format("{} queries {} times as large", tokens, factor));
+    }
   }
 }
 
