@@ -32,7 +32,7 @@ struct ManyShared {
   // Sums of the producers. Probabilities take the place of the first's: rows are bf16 then, and as
   // far apart.
   uint8_t scores[2][kTile * kTile * 4];
-  RowScales scales[2][4][16];  // [half][warp][row]
+  RowScales scales[2][kTile];  // [half][row]
   float factors[2][kTile];     // see exchange()
   TileKeys keys;               // of the tile that was scored
   Barrier scored, used;
@@ -68,39 +68,49 @@ __device__ inline uint32_t word_of(const uint4& words, int i) {  // i is known
 // one of a span of the window. Scales do not fit in: see copy_scales().
 struct PackedRows {
   uint4 codes[2][2];  // [span or half][row]
+
+  // Of entries: the next two pieces of each group come to where the first were.
+  __device__ void next_pieces(int span) {
+#pragma unroll
+    for (uint4& words : codes[span]) {
+      words = {words.x >> 8, words.y >> 8, words.z >> 8, words.w >> 8};
+    }
+  }
 };
 
 // Codes i of them. `span`: of the window.
 template <int kHalf>
 __device__ void load_codes_of(const TileRows& from, int i, int span, PackedRows& to) {
   if (from.keys().count() == 0) return;
-  const int c = static_cast<int>(threadIdx.x % 4);
+  const auto c = static_cast<uint32_t>(threadIdx.x % 4);
+  const uint32_t at = from.keys().window() ? c * 32 + (kHalf * kHalfSpans + span) * kSpan + i * 16
+                                           : c * 16 + (kHalf * kHalfSpans + i) * (kSpan / 2);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const auto* packed = from.row[r].packed();
-    if (from.keys().window()) {
-      const int first_group = (kHalf * kHalfSpans + span) * 4;
-      to.codes[i][r] = __ldg(reinterpret_cast<const uint4*>(packed + c * 32) + first_group * 2 + i);
-    } else {
-      const int first_group = (kHalf * kHalfSpans + i) * 4;
-      to.codes[i][r] = __ldg(reinterpret_cast<const uint4*>(packed + c * 16) + first_group);
-    }
+    to.codes[i][r] = __ldg(reinterpret_cast<const uint4*>(from.row[r].packed() + at));
   }
+}
+
+// threadIdx.x, read anew: what follows from it is not kept in a register, of which there are few.
+__device__ inline uint32_t thread_anew() {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
 }
 
 // Starts to copy the scales of a warp's rows: 8 bytes of each span of entries, or of both spans of
 // the window. They are there after await_scales().
 template <int kHalf>
-__device__ void copy_scales(const TileRows& from, RowScales (&to)[16]) {
-  const int g = static_cast<int>(threadIdx.x % 32 / 4);
-  const int r = static_cast<int>(threadIdx.x % 2);
-  const int span = static_cast<int>(threadIdx.x % 4 / 2);
+__device__ void copy_scales(const TileRows& from, RowScales (&to)[kTile]) {
+  const uint32_t thread = thread_anew();
+  const uint32_t r = thread % 2;
+  const uint32_t span = thread % 4 / 2;
   if (from.keys().count() > 0 && (span == 0 || !from.keys().window())) {
     const std::byte* rows[2] = {from.row[0].packed(), from.row[1].packed()};
     const std::byte* packed = r == 0 ? rows[0] : rows[1];
     packed += from.keys().window() ? kManyDim + kHalf * 8 : kManyDim / 2 + kHalf * 16 + span * 8;
-    copy_async<8>(static_cast<uint32_t>(__cvta_generic_to_shared(to[g + 8 * r].of_entries[span])),
-                  packed);
+    auto& place = to[thread % kWarpgroup / 32 * 16 + thread % 32 / 4 + 8 * r].of_entries[span];
+    copy_async<8>(static_cast<uint32_t>(__cvta_generic_to_shared(place)), packed);
   }
   commit_copies();
 }
@@ -119,53 +129,38 @@ __device__ inline uint32_t values_place(const uint8_t* values) {
 }
 
 // Products of the query and a tile's keys, a quarter of a span (a piece of each thread) at a time.
+// Between add() and end() no register of an A may be written, and only straight code is sure of
+// that: in a loop, the next piece would be made where the A of one that still runs lies. So a loop
+// has two pieces, then end(). It is not unrolled: else more is widened at once than registers hold,
+// and what is put aside for that comes back through the scoreboard that keys are loaded through.
 struct TileProduct {
-  static constexpr int kAhead = 2;
-  uint32_t a[kAhead][2][4] = {};  // A of two products: some are read while one is made
-  float s[32];                    // [key][head]
+  float s[32] = {};  // [key][head]
 
-  // Piece i of a span; pair(r, i, k): of row g + 8 r, pair [i][k]. `to`: see values_place().
+  __device__ TileProduct() { wgmma_done(s); }  // in registers before the first product
+  // pair(r, k): of row g + 8 r, pair k of the piece. `to`: see values_place().
   template <typename Pair>
-  __device__ void add(int span, int i, const uint8_t* q, uint32_t to, const Pair& pair) {
-    const int step = span * 4 + i;
+  __device__ void add(int step, const uint8_t* q, uint32_t to, const Pair& pair) {
     const int part = step / 2;
-    uint32_t(&x)[2][4] = a[step % kAhead];
+    const int piece = step % 2 * 4;
+    uint32_t x[2][4];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) x[k / 2][k % 2 * 2 + r] = pair(r, i, k);
+      for (int k = 0; k < 4; ++k) x[k / 2][k % 2 * 2 + r] = pair(r, k);
     }
 #pragma unroll
     for (int k = 0; k < 4; k += 2) {
-      store_matrices((to ^ (i % 2 * 4 + k) * 16) + part * kPartBytes, x[k / 2]);
+      store_matrices((to ^ (piece + k) * 16) + part * kPartBytes, x[k / 2]);
     }
-    const uint64_t b = swizzled_tile(q) + part * (kPartBytes / 16) + i % 2 * 4;
+    const uint64_t b = swizzled_tile(q) + part * (kPartBytes / 16) + piece;
     wgmma_fence();
-    if (step == 0) {
-      wgmma_first(s, x[0], b);
-    } else {
-      wgmma(s, x[0], b);
-    }
+    wgmma(s, x[0], b);
     wgmma(s, x[1], b + 2);
     wgmma_commit();
-    wgmma_wait<kAhead - 1>();
-    hold(step + 1);
   }
   __device__ void end() {
     wgmma_wait<0>();
     wgmma_done(s);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) hold(i);
-  }
-
- private:
-  // Nothing else comes into the registers of this A before this.
-  __device__ void hold(int step) {
-#pragma unroll
-    for (auto& of_product : a[step % kAhead]) {
-#pragma unroll
-      for (uint32_t& x : of_product) asm volatile("" : "+r"(x));
-    }
   }
 };
 
@@ -217,14 +212,14 @@ template <int kHalf>
 __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_tiles,
                         ManyShared& shared) {
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
-  const int g = static_cast<int>(threadIdx.x % 32 / 4);
+  const int row = warp * 16 + static_cast<int>(threadIdx.x % 32 / 4);
   const int c = static_cast<int>(threadIdx.x % 4);
   TileWalk walk(a, found, most_tiles);
   PackedRows packed;
   const auto load = [&](const TileRows& from, int i, int span) {
     load_codes_of<kHalf>(from, i, span, packed);
   };
-  RowScales(&scales)[16] = shared.scales[kHalf][warp];
+  RowScales(&scales)[kTile] = shared.scales[kHalf];
   load(walk.next(), 0, 0);
   load(walk.next(), 1, 0);
   copy_scales<kHalf>(walk.next(), scales);
@@ -245,15 +240,10 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
     }
     const uint32_t to = values_place(shared.values[number % 2][kHalf]);
     TileProduct product;
-    const auto load_next_scales = [&] {  // when all lanes have read those of this tile
-      __syncwarp();
-      copy_scales<kHalf>(walk.next(), scales);
-    };
     await_scales();
     if (tile.count() == 0) {
       load(walk.next(), 0, 0);
       load(walk.next(), 1, 0);
-      load_next_scales();
     } else if (tile.window()) {
       const TileRows rows = walk.rows();
 #pragma unroll
@@ -262,40 +252,49 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           factor[r] = q8_factor(packed.codes[0][r], packed.codes[1][r],
-                                scales[g + 8 * r].of_window[span][c]);
+                                scales[row + 8 * r].of_window[span][c]);
         }
-        if (span == kHalfSpans - 1) load_next_scales();
+#pragma unroll 1
+        for (int two = 0; two < 4; two += 2) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          product.add(span, i, shared.q[kHalf], to, [&](int r, int j, int k) {
-            const uint4& codes = packed.codes[k / 2][r];
-            return q8_pair(word_of(codes, k % 2 * 2), word_of(codes, k % 2 * 2 + 1), j, factor[r]);
-          });
+          for (int i = two; i < two + 2; ++i) {
+            product.add(span * 4 + i, shared.q[kHalf], to, [&](int r, int k) {
+              const uint4& codes = packed.codes[k / 2][r];
+              return q8_pair(word_of(codes, k % 2 * 2), word_of(codes, k % 2 * 2 + 1), i,
+                             factor[r]);
+            });
+          }
+          product.end();
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) load(span == 0 ? rows : walk.next(), i, 1 - span);
       }
-      product.end();
     } else {
 #pragma unroll
       for (int span = 0; span < kHalfSpans; ++span) {
         uint2 factors[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          factors[r] = q4_factors(scales[g + 8 * r].of_entries[span][c]);
+          factors[r] = q4_factors(scales[row + 8 * r].of_entries[span][c]);
         }
-        if (span == kHalfSpans - 1) load_next_scales();
+#pragma unroll 1
+        for (int two = 0; two < 4; two += 2) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          product.add(span, i, shared.q[kHalf], to, [&](int r, int j, int k) {
-            return q4_pair(word_of(packed.codes[span][r], k), j,
-                           k < 2 ? factors[r].x : factors[r].y);
-          });
+          for (int i = 0; i < 2; ++i) {
+            product.add(span * 4 + two + i, shared.q[kHalf], to, [&](int r, int k) {
+              return q4_pair(word_of(packed.codes[span][r], k), i,
+                             k < 2 ? factors[r].x : factors[r].y);
+            });
+          }
+          packed.next_pieces(span);
+          product.end();
         }
         load(walk.next(), span, 0);
       }
-      product.end();
     }
+    __syncwarp();  // all have read this tile's scales
+    copy_scales<kHalf>(walk.next(), scales);
+    walk.advance();
     // The tile before has been used: its scores, and the values in whose place the next tile's go.
     shared.used.wait(number % 2 ^ 1);
     if (tile.count() > 0) store_scores(product.s, shared.scores[kHalf]);
@@ -303,7 +302,6 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
     fence_shared_for_wgmma();
     warp_arrives(shared.scored);
     first = tile.last();
-    walk.advance();
   }
 }
 

@@ -30,7 +30,8 @@ __device__ inline float inverse(float x) {
 // kSpans spans of four groups, from first_span on, of the heads of query t as a tile for scores, by
 // kWarps warps of which this is `warp`; heads that the model does not have are 0. A lane has eight
 // channels in a row of one of two heads: four whole pairs of a group, and what all lanes store at
-// once goes to all banks. Before the first store before_stores() is called.
+// once goes to all banks. Before the first store before_stores() is called. If that is a barrier, a
+// round's loads are all under way before it: these are not __ldg()s, which might be moved behind.
 template <int kDim, int kSpans, int kWarps, typename Work>
 __device__ void load_query(const AttendArgs& a, int64_t t, int first_span, int warp, uint8_t* tile,
                            const Work& before_stores) {
@@ -66,7 +67,7 @@ __device__ void load_query(const AttendArgs& a, int64_t t, int first_span, int w
     for_each([&](int head, int, int s, float4(&of)[2]) {
       const auto* from = reinterpret_cast<const float4*>(q + head * kDim + s * kSpan);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) of[i] = head < a.heads ? __ldg(from + i) : float4{0, 0, 0, 0};
+      for (int i = 0; i < 2; ++i) of[i] = head < a.heads ? from[i] : float4{0, 0, 0, 0};
     });
     if (first == 0) before_stores();
     for_each([&](int head, int of_eight, int s, const float4(&of)[2]) {
