@@ -60,6 +60,13 @@ constexpr int kConsumersMeet = 3;
 
 // ---- producers
 
+// threadIdx.x, read anew: what follows from it is not kept in a register, of which there are few.
+__device__ inline uint32_t thread_anew() {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 __device__ inline uint32_t word_of(const uint4& words, int i) {  // i is known
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
@@ -91,13 +98,6 @@ __device__ void load_codes_of(const TileRows& from, int i, int span, PackedRows&
   }
 }
 
-// threadIdx.x, read anew: what follows from it is not kept in a register, of which there are few.
-__device__ inline uint32_t thread_anew() {
-  uint32_t thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
-
 // Starts to copy the scales of a warp's rows: 8 bytes of each span of entries, or of both spans of
 // the window. They are there after await_scales().
 template <int kHalf>
@@ -123,8 +123,9 @@ __device__ inline void await_scales() {
 // registers of A are what is stored. Those of pairs [i][k] and [i][k + 1], k even, go to pieces
 // that differ in bits of their number.
 __device__ inline uint32_t values_place(const uint8_t* values) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int row = static_cast<int>(threadIdx.x % kWarpgroup / 32 * 16) + lane % 16;
+  const auto thread = static_cast<int>(thread_anew());
+  const int lane = thread % 32;
+  const int row = thread % kWarpgroup / 32 * 16 + lane % 16;
   return static_cast<uint32_t>(__cvta_generic_to_shared(values)) + in_part(row, lane / 16);
 }
 
@@ -220,9 +221,9 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
     load_codes_of<kHalf>(from, i, span, packed);
   };
   RowScales(&scales)[kTile] = shared.scales[kHalf];
-  load(walk.next(), 0, 0);
-  load(walk.next(), 1, 0);
-  copy_scales<kHalf>(walk.next(), scales);
+  load(walk.rows(), 0, 0);
+  load(walk.rows(), 1, 0);
+  copy_scales<kHalf>(walk.rows(), scales);
   walk.advance();
   int64_t t = blockIdx.x;
   bool first = true;  // of a token
@@ -242,10 +243,9 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
     TileProduct product;
     await_scales();
     if (tile.count() == 0) {
-      load(walk.next(), 0, 0);
-      load(walk.next(), 1, 0);
+      load(walk.rows(), 0, 0);
+      load(walk.rows(), 1, 0);
     } else if (tile.window()) {
-      const TileRows rows = walk.rows();
 #pragma unroll
       for (int span = 0; span < kHalfSpans; ++span) {
         uint32_t factor[2];
@@ -267,7 +267,8 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
           product.end();
         }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) load(span == 0 ? rows : walk.next(), i, 1 - span);
+        for (int i = 0; i < 2; ++i) load(walk.rows(), i, 1 - span);
+        if (span == 0) walk.look_ahead();
       }
     } else {
 #pragma unroll
@@ -289,11 +290,11 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
           packed.next_pieces(span);
           product.end();
         }
-        load(walk.next(), span, 0);
+        load(walk.rows(), span, 0);
       }
     }
     __syncwarp();  // all have read this tile's scales
-    copy_scales<kHalf>(walk.next(), scales);
+    copy_scales<kHalf>(walk.rows(), scales);
     walk.advance();
     // The tile before has been used: its scores, and the values in whose place the next tile's go.
     shared.used.wait(number % 2 ^ 1);

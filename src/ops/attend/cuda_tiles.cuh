@@ -80,7 +80,8 @@ struct TileRows {
   __device__ TileKeys keys() const { return row[0].keys(); }
 };
 
-// What tiles a block has, one after the other: the one that is made now, and the next.
+// What tiles a block has, one after the other: which is made, and whose rows are loaded meanwhile.
+// That is the next; a tile of the window is loaded in two parts, so it is that one first.
 class TileWalk {
  public:
   __device__ TileWalk(const AttendArgs& a, const FoundTile* found, int most_tiles)
@@ -88,14 +89,16 @@ class TileWalk {
         tokens_(static_cast<int>(a.q.count)),
         most_tiles_(most_tiles),
         t_(static_cast<int>(blockIdx.x)) {
-    load_next();
+    load();
   }
   __device__ const TileKeys& keys() const { return keys_; }
-  __device__ TileRows rows() const { return load(*now_); }
-  __device__ const TileRows& next() const { return next_; }
+  __device__ const TileRows& rows() const { return rows_; }
   __device__ void advance() {
-    keys_ = TileKeys(__shfl_sync(~0u, next_.keys().bits(), 0));
-    now_ = at();
+    keys_ = TileKeys(__shfl_sync(~0u, rows_.keys().bits(), 0));
+    if (!keys_.window()) look_ahead();
+  }
+  // When a tile of the window is made: from here on rows are the next one's.
+  __device__ void look_ahead() {
     if (keys_.is_end()) return;
     if (keys_.last()) {
       t_ += static_cast<int>(gridDim.x);
@@ -103,27 +106,26 @@ class TileWalk {
     } else {
       ++tile_;
     }
-    load_next();
+    load();
   }
 
  private:
-  __device__ const FoundTile* at() const { return found_ + (int64_t{t_} * most_tiles_ + tile_); }
-  __device__ static TileRows load(const FoundTile& tile) {
+  __device__ void load() {
+    if (t_ >= tokens_) {
+      rows_ = {TileRow(0, TileKeys::end()), TileRow(0, TileKeys::end())};
+      return;
+    }
+    const FoundTile& tile = found_[int64_t{t_} * most_tiles_ + tile_];
     const int row = static_cast<int>(threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4);
-    return {tile.row[row], tile.row[row + 8]};
+    rows_ = {tile.row[row], tile.row[row + 8]};
   }
-  __device__ static TileRows none() {
-    return {TileRow(0, TileKeys::end()), TileRow(0, TileKeys::end())};
-  }
-  __device__ void load_next() { next_ = t_ < tokens_ ? load(*at()) : none(); }
   const FoundTile* found_;
   int tokens_;
   int most_tiles_;
-  int t_;  // of the next
+  int t_;  // of those rows
   int tile_ = 0;
-  const FoundTile* now_ = nullptr;
   TileKeys keys_ = TileKeys::end();
-  TileRows next_ = none();
+  TileRows rows_ = {TileRow(0, TileKeys::end()), TileRow(0, TileKeys::end())};
 };
 
 }  // namespace tidemill::cuda
