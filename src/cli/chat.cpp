@@ -78,7 +78,10 @@ class Chat {
     conversation_.messages.push_back({.role = Role::kUser, .content = {{.text = message}}});
     interrupt_.clear();
     Status printed;
-    const Result<Message> said = generate(printed);
+    const Result<Message> said = [&] {
+      const InterruptElsewhere interrupt;
+      return generate(printed);
+    }();
     CHECK_OK(std::move(printed));
     if (said) {
       conversation_.messages.push_back(*said);

@@ -1,7 +1,5 @@
 #include "cli/interrupt.h"
 
-#include <signal.h>
-
 namespace tidemill::cli {
 namespace {
 
@@ -24,5 +22,14 @@ InterruptFlag::~InterruptFlag() { ::sigaction(SIGINT, &previous, nullptr); }
 const std::atomic<bool>& InterruptFlag::flag() const { return interrupted; }
 
 void InterruptFlag::clear() { interrupted = false; }
+
+InterruptElsewhere::InterruptElsewhere() {
+  sigset_t interrupt;
+  ::sigemptyset(&interrupt);
+  ::sigaddset(&interrupt, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &interrupt, &before_);
+}
+
+InterruptElsewhere::~InterruptElsewhere() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 }  // namespace tidemill::cli

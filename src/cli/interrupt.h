@@ -1,6 +1,8 @@
 // Ctrl-C as a flag.
 #pragma once
 
+#include <signal.h>
+
 #include <atomic>
 
 namespace tidemill::cli {
@@ -15,6 +17,19 @@ class InterruptFlag {
 
   const std::atomic<bool>& flag() const;
   void clear();
+};
+
+// While one exists, SIGINT goes to another thread of the program, so that a terminal that takes its
+// time does not fail this thread's writes ("interrupted system call").
+class InterruptElsewhere {
+ public:
+  InterruptElsewhere();
+  ~InterruptElsewhere();
+  InterruptElsewhere(const InterruptElsewhere&) = delete;
+  InterruptElsewhere& operator=(const InterruptElsewhere&) = delete;
+
+ private:
+  sigset_t before_;
 };
 
 }  // namespace tidemill::cli
