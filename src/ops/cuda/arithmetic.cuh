@@ -164,14 +164,6 @@ __device__ float dot(int64_t n, const A& a, const B& b) {
   for (int64_t k = lane(); k < n; k += kLanes) sum = add(sum, mul(a(k), b(k)));
   return add_lanes(sum);
 }
-__device__ inline float dot(const float* a, const float* b, int64_t n) {
-  return dot(
-      n, [&](int64_t k) { return a[k]; }, [&](int64_t k) { return b[k]; });
-}
-__device__ inline float inverse_rms(const float* x, int64_t n, float eps) {
-  const float mean = __fdiv_rn(dot(x, x, n), static_cast<float>(n));
-  return __fdiv_rn(1.0f, __fsqrt_rn(add(mean, eps)));
-}
 
 // ---- weights
 // Elements k and k + 1 (k even) of a row; 0 behind its end. The data begins at a multiple of their

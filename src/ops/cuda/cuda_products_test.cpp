@@ -85,6 +85,7 @@ TEST_F(CudaProducts, LinearIsCloseToPlainAndEqualForAnyCount) {
       {"eight segments", kFp8Block, 1280, 2048},
       {"fewer units than segments", kFp8Block, 272, 384},
       {"an odd number of chunks in a segment", kFp8Block, 544, 1664},
+      // FP4 is for experts: here plain kernels on both sides.
       {"fp4", kFp4Row, 512, 2304},
       {"fp4, rows of one chunk", kFp4Row, 256, 128, 1, true, true},
       {"bf16", kBf16, 384, 5120, 1, false, true},
