@@ -56,6 +56,10 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual Rounding rounding() const { return {}; }
   virtual ProductOrder product_order() const { return ProductOrder::kPairLanes; }
+  // How rows are stored fastest that only linear, rope and attend read and write, and that the
+  // model keeps in bf16: queries, what attention gives, and the groups of its output product. Where
+  // it is kBf16, those ops take either form of x, y, q and out, and give the same values.
+  virtual Element narrow_rows() const { return Element::kF32; }
 
   // Zeroed memory that ops of this backend can use, aligned to 64 bytes at least.
   using Buffer = std::unique_ptr<std::byte[], std::function<void(std::byte*)>>;

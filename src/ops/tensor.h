@@ -8,22 +8,32 @@
 
 namespace tidemill {
 
-// A matrix of activations, one token (or entry) per row. Elements are float32 on host backends,
-// where a value that the model keeps in bf16 is a float32 that bf16 represents exactly.
+// How an element of Rows lies in memory. A value that the model keeps in bf16 is a float32 that
+// bf16 represents exactly, or, for ops and backends that say so, the upper half of it.
+enum class Element : uint8_t { kF32, kBf16 };
+
+TIDEMILL_BOTH_SIDES constexpr int64_t bytes_of(Element e) { return e == Element::kBf16 ? 2 : 4; }
+
+// A matrix of activations, one token (or entry) per row.
 struct Rows {
   void* data = nullptr;
   int64_t count = 0;   // rows
   int64_t width = 0;   // elements per row
   int64_t stride = 0;  // elements from one row to the next
+  Element element = Element::kF32;
 
   TIDEMILL_BOTH_SIDES float* f32(int64_t row) const {
     return static_cast<float*>(data) + row * stride;
   }
+  TIDEMILL_BOTH_SIDES uint16_t* bf16(int64_t row) const {
+    return static_cast<uint16_t*>(data) + row * stride;
+  }
   // The same rows, only columns [begin, begin + columns).
   Rows slice(int64_t begin, int64_t columns) const {
-    return {static_cast<float*>(data) + begin, count, columns, stride};
+    return {static_cast<std::byte*>(data) + begin * bytes_of(element), count, columns, stride,
+            element};
   }
-  Rows first(int64_t rows) const { return {data, rows, width, stride}; }
+  Rows first(int64_t rows) const { return {data, rows, width, stride, element}; }
 };
 
 // How a cache stores one row of `width` values: codes first, then the scales.
