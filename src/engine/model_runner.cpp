@@ -119,7 +119,8 @@ int64_t ModelRunner::device_workspace(const StateLayout& layout) const {
   const int64_t tokens = std::max(options_.max_step_tokens, block + 1);
   const int64_t rows =
       std::min(tokens, options_.sequences * (1 + block)) + options_.sequences * block;
-  return Workspace::size_of(config, layout, tokens) + backend_->scratch_memory(config, tokens) +
+  return Workspace::size_of(*backend_, config, layout, tokens) +
+         backend_->scratch_memory(config, tokens) +
          rows * config.vocab_size * static_cast<int64_t>(sizeof(float));
 }
 

@@ -8,8 +8,8 @@ namespace {
 // Adds up sizes first and hands out addresses in a second pass over the same list.
 class Arena {
  public:
-  Rows rows(int64_t count, int64_t width) {
-    return {take(count * width * static_cast<int64_t>(sizeof(float))), count, width, width};
+  Rows rows(int64_t count, int64_t width, Element element = Element::kF32) {
+    return {take(count * width * bytes_of(element)), count, width, width, element};
   }
   template <typename T>
   T* array(int64_t count) {
@@ -31,7 +31,9 @@ class Arena {
   int64_t bytes_ = 0;
 };
 
-void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t, Workspace& w) {
+void lay_out(Arena& arena, const Backend& backend, const Config& c, const StateLayout& layout,
+             int64_t t, Workspace& w) {
+  const Element narrow = backend.narrow_rows();
   const int64_t hidden = c.hidden_size;
   const int64_t hc = c.hc_mult;
   const int64_t taps = static_cast<int64_t>(c.dspark_target_layer_ids.size()) * hidden;
@@ -47,10 +49,10 @@ void lay_out(Arena& arena, const Config& c, const StateLayout& layout, int64_t t
   w.post = arena.rows(t, hc);
   w.comb = arena.rows(t, hc * hc);
   w.query_latent = arena.rows(t, c.q_lora_rank);
-  w.q = arena.rows(t, c.num_attention_heads * c.head_dim);
-  w.o = arena.rows(t, c.num_attention_heads * c.head_dim);
+  w.q = arena.rows(t, c.num_attention_heads * c.head_dim, narrow);
+  w.o = arena.rows(t, c.num_attention_heads * c.head_dim, narrow);
   w.kv = arena.rows(t, c.head_dim);
-  w.grouped = arena.rows(t, c.o_groups * c.o_lora_rank);
+  w.grouped = arena.rows(t, c.o_groups * c.o_lora_rank, narrow);
   w.fresh = arena.array<std::byte>(t * layout.window.bytes());
   w.fresh_offset = arena.array<int64_t>(t);
   w.index_q = arena.rows(t, c.index_n_heads * c.index_head_dim);
@@ -105,10 +107,11 @@ void fill_constants(Backend& backend, const Config& config, const StateLayout& l
 
 }  // namespace
 
-int64_t Workspace::size_of(const Config& config, const StateLayout& layout, int64_t max_tokens) {
+int64_t Workspace::size_of(const Backend& backend, const Config& config, const StateLayout& layout,
+                           int64_t max_tokens) {
   Workspace sizes;
   Arena arena;
-  lay_out(arena, config, layout, max_tokens, sizes);
+  lay_out(arena, backend, config, layout, max_tokens, sizes);
   return arena.bytes();
 }
 
@@ -116,11 +119,11 @@ Result<Workspace> Workspace::create(Backend& backend, const Config& config,
                                     const StateLayout& layout, int64_t max_tokens) {
   Workspace workspace;
   Arena arena;
-  lay_out(arena, config, layout, max_tokens, workspace);
+  lay_out(arena, backend, config, layout, max_tokens, workspace);
   workspace.bytes = arena.bytes();
   TRY(auto buffer, backend.allocate(arena.bytes()));
   arena.start(buffer.get());
-  lay_out(arena, config, layout, max_tokens, workspace);
+  lay_out(arena, backend, config, layout, max_tokens, workspace);
   workspace.buffers_.push_back(std::move(buffer));
   fill_constants(backend, config, layout, max_tokens, workspace);
   return workspace;

@@ -20,7 +20,8 @@ struct Workspace {
   Rows pre, pre_spare;  // `pre` that the attention half is handed
   Rows pre_ffn;         // `pre` that the attention half makes for the FFN half
   Rows post, comb;
-  Rows query_latent, q, o, kv, grouped;
+  Rows query_latent, kv;
+  Rows q, o, grouped;               // narrow rows
   std::byte* fresh = nullptr;       // packed window rows of this step
   int64_t* fresh_offset = nullptr;  // of each row in `fresh`
   Rows index_q, index_weight;
@@ -47,7 +48,8 @@ struct Workspace {
                                   int64_t max_tokens);
   int64_t bytes = 0;
   // What create() would allocate.
-  static int64_t size_of(const Config& config, const StateLayout& layout, int64_t max_tokens);
+  static int64_t size_of(const Backend& backend, const Config& config, const StateLayout& layout,
+                         int64_t max_tokens);
 
  private:
   std::vector<Backend::Buffer> buffers_;

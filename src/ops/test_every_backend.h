@@ -13,18 +13,21 @@
 #include "ops/test_backend.h"
 #include "ops/test_host_calls.h"
 #include "ops/test_inputs.h"
+#include "ops/test_narrow_rows.h"
 
 namespace tidemill {
 
 // The cuda backend with plain kernels over host memory; null where there is none. Never destroyed:
 // at the end of the program the driver may go first.
-inline HostCalls* cuda_host_calls() {
-  static HostCalls* const calls = [] {
+template <typename Calls>
+Calls* cuda_calls() {
+  static Calls* const calls = [] {
     auto cuda = cuda_backend_for_tests(CudaKernels::kPlain);
-    return cuda ? new HostCalls(std::move(cuda)) : nullptr;
+    return cuda ? new Calls(std::move(cuda)) : nullptr;
   }();
   return calls;
 }
+inline HostCalls* cuda_host_calls() { return cuda_calls<HostCalls>(); }
 
 // Calls body for the cpu backend of every instruction set of this machine, and of an emulated one,
 // with 1, 2 and 3 threads, the last on two (invented) memory nodes; for the reference backend on
@@ -51,6 +54,13 @@ inline void for_each_backend(const std::function<void(Backend&, const std::strin
     }
 #endif
   }
+}
+
+// The same, and the cuda backend once more with rows of bf16: for linear, rope and attend.
+inline void for_each_backend_and_rows(
+    const std::function<void(Backend&, const std::string& label)>& body) {
+  for_each_backend(body);
+  if (Backend* narrow = cuda_calls<NarrowRows>()) body(*narrow, "cuda, rows of bf16");
 }
 
 // What the reference computes, once for each product order that is asked for.

@@ -85,7 +85,7 @@ class HostCall {
   static constexpr int64_t kGuard = 256;  // and alignment
 
   static int64_t bytes(const Rows& r) {
-    return r.count == 0 ? 0 : ((r.count - 1) * r.stride + r.width) * int64_t{sizeof(float)};
+    return r.count == 0 ? 0 : ((r.count - 1) * r.stride + r.width) * bytes_of(r.element);
   }
   void merge_ranges();
   bool place(Backend& device, DeviceMemory& memory, const std::vector<std::byte>& image);

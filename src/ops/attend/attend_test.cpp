@@ -12,7 +12,7 @@ namespace {
 
 void expect_all_equal(AttendStep& step) {
   const std::vector<float> expected = step.run(reference_backend());
-  for_each_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend_and_rows([&](Backend& backend, const std::string& label) {
     EXPECT_TRUE(same_bits(step.run(backend), expected))
         << label << ", " << step.args.heads << " heads of " << step.args.window_format.width;
   });
@@ -83,7 +83,7 @@ TEST(AttendBackends, AgreeOnRowsThatNobodyPacked) {  // any bytes, NaN codes and
 TEST(AttendBackends, ARowDoesNotDependOnItsBatch) {
   TestInputs in(5);
   AttendStep step(in, {8, 128, 128, 64}, {200}, {7});
-  for_each_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend_and_rows([&](Backend& backend, const std::string& label) {
     const std::vector<float> batch = step.run(backend);
     const AttendArgs all = step.args;
     for (int64_t t = 0; t < 7; ++t) {
@@ -127,7 +127,7 @@ TEST(AttendBackends, PageAddressesHave64Bits) {
     step.args.entries.block_bytes = kStride;
     step.args.entries.table = table.data();
     EXPECT_TRUE(same_bits(step.run(reference_backend()), expected));
-    for_each_backend([&](Backend& backend, const std::string& label) {
+    for_each_backend_and_rows([&](Backend& backend, const std::string& label) {
       EXPECT_TRUE(same_bits(step.run(backend), expected)) << label;
     });
   }

@@ -99,8 +99,17 @@ __device__ inline float q8_value(float value, float scale, float inverse) {
   return mul(x != x ? x : copysignf(rounded, x), scale);
 }
 
-// Eight columns of row t of x.
+// Eight columns of row t of x, of either kind.
 __device__ inline void load_eight(const Rows& x, int64_t t, int64_t column, float (&values)[8]) {
+  if (x.element == Element::kBf16) {
+    const uint4 pairs = *reinterpret_cast<const uint4*>(x.bf16(t) + column);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t pair = word(pairs, i / 2);
+      values[i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000u);
+    }
+    return;
+  }
   const auto* from = reinterpret_cast<const float4*>(x.f32(t) + column);
   const float4 low = from[0];
   const float4 high = from[1];

@@ -8,6 +8,7 @@
 #include "ops/test_backend.h"
 #include "ops/test_host_calls.h"
 #include "ops/test_inputs.h"
+#include "ops/test_narrow_rows.h"
 
 namespace tidemill {
 namespace {
@@ -19,9 +20,10 @@ class CudaProducts : public testing::Test {
     auto fast_backend = cuda_backend_for_tests();
     if (!fast_backend) GTEST_SKIP() << "no CUDA device";
     fast = std::make_unique<HostCalls>(std::move(fast_backend));
+    narrow = std::make_unique<NarrowRows>(cuda_backend_for_tests());
     plain = std::make_unique<HostCalls>(cuda_backend_for_tests(CudaKernels::kPlain));
   }
-  std::unique_ptr<HostCalls> fast, plain;
+  std::unique_ptr<HostCalls> fast, narrow, plain;
 };
 
 // The largest difference in a row over the row's largest magnitude; NaN where one has it alone.
@@ -118,6 +120,8 @@ TEST_F(CudaProducts, LinearIsCloseToPlainAndEqualForAnyCount) {
     for (const int64_t tokens : kCounts) {
       OwnedRows some = linear(*fast, c, w, x, tokens);
       EXPECT_TRUE(same_rows(all, some)) << c.name << ", " << tokens << " tokens";
+      OwnedRows halves = linear(*narrow, c, w, x, tokens);
+      EXPECT_TRUE(same_rows(all, halves)) << c.name << ", " << tokens << " tokens, rows of bf16";
     }
   }
 }

@@ -29,13 +29,25 @@ __device__ inline bool is_aligned(const void* p, int bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
+// An element of rows of either kind; what is put into rows of bf16 has been rounded.
+__device__ inline float element_of(const Rows& r, int64_t row, int64_t k) {
+  return r.element == Element::kBf16 ? bf16_to_float(r.bf16(row)[k]) : r.f32(row)[k];
+}
+__device__ inline void put_element(const Rows& r, int64_t row, int64_t k, float value) {
+  if (r.element == Element::kBf16) {
+    r.bf16(row)[k] = static_cast<uint16_t>(__float_as_uint(value) >> 16);
+  } else {
+    r.f32(row)[k] = value;
+  }
+}
+
 // Whether every row may be taken in packs of n.
 inline bool in_packs(const void* data, int64_t width, int64_t stride, int64_t element, int n) {
   return width % n == 0 && stride % n == 0 &&
          reinterpret_cast<uintptr_t>(data) % static_cast<size_t>(element * n) == 0;
 }
 inline bool in_packs(const Rows& r, int n) {
-  return in_packs(r.data, r.width, r.stride, sizeof(float), n);
+  return in_packs(r.data, r.width, r.stride, bytes_of(r.element), n);
 }
 inline bool in_packs(const Bf16Vector& v, int n) {
   return in_packs(v.data, v.size, 0, sizeof(uint16_t), n);

@@ -21,7 +21,7 @@ void run(Launch& l, const LinearArgs& a) {
 }
 
 bool aligned(const Rows& x) {
-  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 4 == 0;
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride * bytes_of(x.element) % 16 == 0;
 }
 
 }  // namespace

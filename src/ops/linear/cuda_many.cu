@@ -65,7 +65,7 @@ __device__ int padded_tokens(int tokens) {
   return tokens > kMost / 2 ? kMost : kMost / 2;
 }
 
-// A worker's results where they belong: those that are not bf16, or are added to what is there.
+// A worker's results where they belong: those that are float32.
 template <int kTokens>
 __device__ __forceinline__ void put_results(const Product& a, int64_t row, int64_t token,
                                             float (&acc)[Shape::kTiles][kTokens / 2]) {
@@ -78,8 +78,8 @@ __device__ __forceinline__ void put_results(const Product& a, int64_t row, int64
     auto left = static_cast<int>(min(int64_t{kTokens}, a.tokens - token)) - first_token;
 #pragma unroll
     for (int i = 0; i < kTokens / 2; i += 4) {
-      if (left > 0) a.put_two(y, acc[m][i], acc[m][i + 2]);
-      if (left > 1) a.put_two(y + a.y.stride, acc[m][i + 1], acc[m][i + 3]);
+      if (left > 0) a.put_two_wide(y, acc[m][i], acc[m][i + 2]);
+      if (left > 1) a.put_two_wide(y + a.y.stride, acc[m][i + 1], acc[m][i + 3]);
       y += 8 * a.y.stride;
       left -= 8;
       asm volatile("" : "+l"(y), "+r"(left));  // one after the other
@@ -96,7 +96,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) many_kernel(Product a, Til
   const int units = units_of<kFormat>(a);
   const int all_segments = kSegmented ? a.segments : 1;
   const Segments segments{all_segments, 0, all_segments};
-  const bool direct = a.f32_output || a.accumulate;
   const auto tokens_of = [&](int tile) {
     return static_cast<int>(min(int64_t{kTileTokens}, a.tokens - tiles[tile].token));
   };
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) many_kernel(Product a, Til
         constexpr int kTokens = decltype(padded)::value;
         float acc[Shape::kTiles][kTokens / 2];
         multiply_many<kFormat, kTokens, kSegmented>(shared, at, units, segments, acc);
-        if (direct) {
+        if (a.wide()) {
           const auto [row, token] = tiles[tile];
           put_results<kTokens>(a, row, token, acc);
           return;
@@ -141,13 +140,25 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) many_kernel(Product a, Til
                    segments.first_chunk<kFormat>(units), segments.last_chunk<kFormat>(units));
     }
     wait_copies<0>();
-  } else if (!direct) {
+  } else if (!a.wide()) {
     uint32_t parity = 0;
     for (int tile = first; tile < tiles.count(); tile += step) {
       const auto [row, token] = tiles[tile];
       const int tokens = tokens_of(tile);
+      const int fragments = block_rows<kFormat, Shape>(a, row).fragments;
+      if (a.y.element == Element::kBf16) {
+        store_results<uint16_t>(
+            shared, parity, tokens, fragments,
+            [&, row = row, token = token](int t) {
+              return t < tokens ? a.y.bf16(token + t) + row : nullptr;
+            },
+            [](uint16_t* to, int r, uint32_t pair) {
+              *reinterpret_cast<uint32_t*>(to + r) = pair;
+            });
+        continue;
+      }
       store_results<float>(
-          shared, parity, tokens, block_rows<kFormat, Shape>(a, row).fragments,
+          shared, parity, tokens, fragments,
           [&, row = row, token = token](int t) {
             return t < tokens ? a.y.f32(token + t) + row : nullptr;
           },
@@ -245,9 +256,8 @@ __global__ void __launch_bounds__(ManyShape<kGroups, 1>::kThreads, 1) split_kern
         first = false;
       }
       if (row + r < a.w.rows) {
-        float* y = a.y.f32(token + t) + row + r;
-        a.put_two(y, total.x, total.y);
-        a.put_two(y + 2, total.z, total.w);
+        a.put_two(token + t, row + r, total.x, total.y);
+        a.put_two(token + t, row + r + 2, total.z, total.w);
       }
     }
     cluster.sync();  // others may still read this block's sums

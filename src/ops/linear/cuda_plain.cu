@@ -1,5 +1,6 @@
 #include "ops/cuda/arithmetic.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda::plain {
 namespace {
@@ -9,14 +10,17 @@ constexpr int kGroups = kThreads / kLanes;  // rows of a block
 constexpr int kTokens = 8;                  // that a thread multiplies with each weight it widens
 
 __global__ void prepare_kernel(Rows x, bool quantise, float* out) {
-  const int64_t blocks = x.width / kScaleBlock;
+  const int64_t blocks = (x.width + kScaleBlock - 1) / kScaleBlock;
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= x.count * blocks) return;
-  const float* from = x.f32(i / blocks) + i % blocks * kScaleBlock;
-  float* to = out + i * kScaleBlock;
-  const float scale = quantise ? e8m0_to_float(q8_scale(from)) : 1.0f;
-  for (int k = 0; k < kScaleBlock; ++k) {
-    to[k] = quantise ? mul(e4m3_to_float(q8_code(from[k], scale)), scale) : from[k];
+  const int64_t begin = i % blocks * kScaleBlock;
+  const auto columns = static_cast<int>(min(int64_t{kScaleBlock}, x.width - begin));
+  float values[kScaleBlock];
+  for (int k = 0; k < columns; ++k) values[k] = element_of(x, i / blocks, begin + k);
+  float* to = out + i / blocks * x.width + begin;
+  const float scale = quantise ? e8m0_to_float(q8_scale(values)) : 1.0f;
+  for (int k = 0; k < columns; ++k) {
+    to[k] = quantise ? mul(e4m3_to_float(q8_code(values[k], scale)), scale) : values[k];
   }
 }
 
@@ -32,8 +36,10 @@ struct Product {
 };
 
 __device__ void store(const Product& a, int64_t t, int64_t row, float y) {
-  float& out = a.y.f32(t)[row];
-  out = a.accumulate ? add(out, y) : a.f32_output ? y : round_bf16(mul(round_bf16(y), a.scale));
+  put_element(a.y, t, row,
+              a.accumulate   ? add(a.y.f32(t)[row], y)
+              : a.f32_output ? y
+                             : round_bf16(mul(round_bf16(y), a.scale)));
 }
 
 __global__ void product_kernel(Product a) {
@@ -70,17 +76,12 @@ __global__ void product_kernel(Product a) {
 }  // namespace
 
 const float* prepared(Launch& l, const Rows& x, bool quantise) {
-  if (!quantise && x.stride == x.width) return x.f32(0);
+  if (!quantise && x.stride == x.width && x.element == Element::kF32) return x.f32(0);
   auto* out =
       static_cast<float*>(l.quantised.take(x.count * x.width * int64_t{sizeof(float)}, l.stream));
   if (out == nullptr || x.count == 0) return nullptr;
-  if (x.width % kScaleBlock != 0) {  // never quantised
-    cudaMemcpy2DAsync(out, x.width * sizeof(float), x.data, x.stride * sizeof(float),
-                      x.width * sizeof(float), x.count, cudaMemcpyDeviceToDevice, l.stream);
-    return out;
-  }
-  prepare_kernel<<<blocks_for(x.count * (x.width / kScaleBlock), 128), 128, 0, l.stream>>>(
-      x, quantise, out);
+  const int64_t blocks = x.count * blocks_for(x.width, kScaleBlock);
+  prepare_kernel<<<blocks_for(blocks, 128), 128, 0, l.stream>>>(x, quantise, out);
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/activations.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda {
 
@@ -21,19 +22,25 @@ struct Product {
   bool accumulate;
   float scale;
 
+  // Whether results are float32: never in rows of bf16.
+  __device__ bool wide() const { return f32_output || accumulate; }
+  __device__ float rounded(float sum) const { return round_bf16(mul(round_bf16(sum), scale)); }
   __device__ void put(int64_t t, int64_t row, float sum) const {
-    float& out = y.f32(t)[row];
-    out = accumulate ? add(out, sum) : f32_output ? sum : round_bf16(mul(round_bf16(sum), scale));
+    put_element(y, t, row, accumulate ? add(y.f32(t)[row], sum) : f32_output ? sum : rounded(sum));
   }
   // Of two rows, the first even; y is aligned to them.
-  __device__ void put_two(float* to, float first, float second) const {
+  __device__ void put_two_wide(float* to, float first, float second) const {
     auto& out = *reinterpret_cast<float2*>(to);
-    if (accumulate) {
-      out = {add(out.x, first), add(out.y, second)};
-    } else if (f32_output) {
-      out = {first, second};
+    out = accumulate ? float2{add(out.x, first), add(out.y, second)} : float2{first, second};
+  }
+  __device__ void put_two(int64_t t, int64_t row, float first, float second) const {
+    if (wide()) {
+      put_two_wide(y.f32(t) + row, first, second);
+    } else if (y.element == Element::kBf16) {
+      *reinterpret_cast<uint32_t*>(y.bf16(t) + row) =
+          __byte_perm(__float_as_uint(rounded(first)), __float_as_uint(rounded(second)), 0x7632);
     } else {
-      out = {round_bf16(mul(round_bf16(first), scale)), round_bf16(mul(round_bf16(second), scale))};
+      *reinterpret_cast<float2*>(y.f32(t) + row) = {rounded(first), rounded(second)};
     }
   }
 };

@@ -39,7 +39,7 @@ OwnedRows run(Backend& backend, const Case& c, const OwnedMatrix& w, OwnedRows& 
 
 void expect_all_equal(const Case& c, const OwnedMatrix& w, OwnedRows& x, int64_t groups = 1) {
   Expected expected([&](Backend& backend) { return run(backend, c, w, x, groups).data; });
-  for_each_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend_and_rows([&](Backend& backend, const std::string& label) {
     EXPECT_TRUE(same_bits(run(backend, c, w, x, groups).data, expected[backend]))
         << label << ", format " << static_cast<int>(c.format) << ", " << x.count << " tokens, "
         << w.view.rows << " x " << w.view.cols;
@@ -350,7 +350,7 @@ TEST(LinearBackends, ARowDoesNotDependOnItsBatch) {
   const OwnedMatrix w = inputs.matrix(WeightFormat::kFp8Block, 96, 384);
   OwnedRows x = inputs.activations(13, 384);
   const Case c{WeightFormat::kFp8Block, true, false};
-  for_each_backend([&](Backend& backend, const std::string& label) {
+  for_each_backend_and_rows([&](Backend& backend, const std::string& label) {
     OwnedRows batch = run(backend, c, w, x, 1);
     for (int64_t t = 0; t < x.count; ++t) {
       OwnedRows one(1, 384);

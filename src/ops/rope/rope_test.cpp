@@ -109,7 +109,7 @@ TEST(RopeBackends, Agree) {
         return result.data;
       };
       const std::vector<float> expected = rotated(reference_backend());
-      for_each_backend([&](Backend& backend, const std::string& label) {
+      for_each_backend_and_rows([&](Backend& backend, const std::string& label) {
         EXPECT_TRUE(same_bits(rotated(backend), expected)) << label << ", head of " << s.dim;
       });
     }
