@@ -34,8 +34,8 @@ struct Options {
   // offers huge pages and the weights have 256 MiB to half of the available memory. Without
   // memory_bytes only.
   std::string huge_pages = "auto";
-  int64_t context = 0;     // tokens of one request, prompt and answer; 0: the model's limit
-  int64_t sequences = 16;  // requests on the device at a time
+  int64_t context = 0;    // tokens of one request, prompt and answer; 0: the model's limit
+  int64_t sequences = 0;  // requests that are computed at a time; 0: 16, on a GPU 64
   // Bytes for all state (blocks, slots, window snapshots); 0: a whole context for each sequence,
   // but no more than half of the machine's memory.
   int64_t state_bytes = 0;
@@ -44,7 +44,8 @@ struct Options {
   int64_t suspend_bytes = 0;
 
   // ---- steps
-  // Tokens of one step; 0: 512, or what all sequences need (one each, and 32 for prefill).
+  // Tokens of one step; 0: 512, on a GPU 8192, or what all sequences need (one each, and 32 for
+  // prefill).
   int64_t max_step_tokens = 0;
   double step_ms = 0;  // the time a step should take, prefill giving way; 0: no limit
   // Drafts per step: "off", "fixed:N", "dynamic" (how many from the results of two steps before,

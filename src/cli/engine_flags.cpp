@@ -43,9 +43,12 @@ void EngineFlags::add_engine_to(CLI::App& command) {
   add_backend(command, backend);
   command.add_option("--threads", threads, "Threads (default: the CPUs this process may use)")
       ->check(CLI::Range(1, ThreadTeam::kMaxThreads));
-  command.add_option("--chunk", chunk, "Tokens of a prompt that are processed at once")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
-      ->capture_default_str();
+  command
+      .add_option(
+          "--chunk", chunk,
+          "Tokens of a prompt that are processed at once (default: 512; of answers on a GPU "
+          "8192)")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
   command
       .add_option("--context", context, "Make room for so many tokens (default: the model's limit)")
       ->check(CLI::Range(int64_t{1}, kMaxContext));
@@ -78,7 +81,7 @@ Result<std::unique_ptr<ModelRunner>> EngineFlags::load() const {
   TRY(options.rounding, Rounding::parse(rounding));
   options.threads = threads;
   options.context = context;
-  options.max_step_tokens = chunk;
+  options.max_step_tokens = chunk > 0 ? chunk : kChunk;
   options.replay_keep = replay_keep;
   options.memory_bytes = memory_bytes;
   TRY(options.huge_pages, parse_huge_pages(huge_pages));

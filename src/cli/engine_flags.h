@@ -24,7 +24,8 @@ struct EngineFlags {
   std::string backend = "cpu";        // RunnerOptions::backend
   std::string rounding = "released";  // Rounding::parse
   int threads = 0;
-  int64_t chunk = 512;
+  static constexpr int64_t kChunk = 512;
+  int64_t chunk = 0;  // 0: kChunk, and what an engine chooses
   int64_t context = 0;
   int64_t replay_keep = 0;
   int64_t memory_bytes = 0;

@@ -170,7 +170,7 @@ TEST(EngineApi, OptionsThatCannotBeAreErrors) {
       {[](Options& o) { o.backend = "gpu"; }, ErrorCode::kInvalidArgument, "gpu"},
       {[](Options& o) { o.threads = -1; }, ErrorCode::kInvalidArgument, "threads"},
       {[](Options& o) { o.context = -1; }, ErrorCode::kInvalidArgument, "context"},
-      {[](Options& o) { o.sequences = 0; }, ErrorCode::kInvalidArgument, "sequences"},
+      {[](Options& o) { o.sequences = -1; }, ErrorCode::kInvalidArgument, "sequences"},
       {[](Options& o) { o.max_step_tokens = -1; }, ErrorCode::kInvalidArgument, "max_step_tokens"},
       {[](Options& o) { o.step_ms = NAN; }, ErrorCode::kInvalidArgument, "step_ms"},
       {[](Options& o) { o.drafts = "fixed:6"; }, ErrorCode::kInvalidArgument, "fixed:6"},

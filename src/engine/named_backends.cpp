@@ -14,6 +14,7 @@ struct Named {
   std::string_view name;
   Made (*make)(const Rounding& rounding, ThreadTeam& team);
   bool any_rounding = false;
+  bool on_device = false;
 };
 
 template <CpuIsa kIsa>
@@ -35,12 +36,18 @@ constexpr Named kBackends[] = {
     {"cpu-avx512", cpu<CpuIsa::kAvx512>},
     {"cpu-avx512bf16", cpu<CpuIsa::kAvx512Bf16>},
     {"cpu-amx", cpu<CpuIsa::kAmx>},
-    {"cuda", cuda<CudaKernels::kFast, CudaGraphs::kOn>},
-    {"cuda-eager", cuda<CudaKernels::kFast, CudaGraphs::kOff>},
-    {"cuda-plain", cuda<CudaKernels::kPlain, CudaGraphs::kOff>},
+    {"cuda", cuda<CudaKernels::kFast, CudaGraphs::kOn>, false, true},
+    {"cuda-eager", cuda<CudaKernels::kFast, CudaGraphs::kOff>, false, true},
+    {"cuda-plain", cuda<CudaKernels::kPlain, CudaGraphs::kOff>, false, true},
     {"reference", reference<ProductOrder::kPairLanes>, true},
     {"reference-tiles", reference<ProductOrder::kTiles>, true},
 };
+
+const Named* find(std::string_view name) {
+  const auto found = std::find_if(std::begin(kBackends), std::end(kBackends),
+                                  [&](const Named& backend) { return backend.name == name; });
+  return found == std::end(kBackends) ? nullptr : found;
+}
 
 }  // namespace
 
@@ -55,10 +62,14 @@ std::string_view backend_list() {
   return list;
 }
 
+bool on_device(std::string_view name) {
+  const Named* const backend = find(name);
+  return backend != nullptr && backend->on_device;
+}
+
 Made make_named_backend(std::string_view name, const Rounding& rounding, ThreadTeam& team) {
-  const auto found = std::find_if(std::begin(kBackends), std::end(kBackends),
-                                  [&](const Named& backend) { return backend.name == name; });
-  if (found == std::end(kBackends)) {
+  const Named* const found = find(name);
+  if (found == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "backend '{}' is not one of {}", name, backend_list());
   }
   const bool released = rounding.bf16 && rounding.activations && rounding.cache;

@@ -17,6 +17,9 @@ std::vector<std::string> backend_names();
 // The same for people: "cpu, cpu-avx2, ...".
 std::string_view backend_list();
 
+// Whether the backend of this name computes on a device with memory of its own.
+bool on_device(std::string_view name);
+
 // Errors: kInvalidArgument (no such name; instructions that the machine lacks), kDevice (no such
 // device, or built without it), kConflictingOptions (roundings that the backend does not have).
 Result<std::unique_ptr<Backend>> make_named_backend(std::string_view name, const Rounding& rounding,

@@ -4,13 +4,22 @@
 #include <limits>
 
 #include "engine/identity.h"
+#include "engine/named_backends.h"
 #include "engine/step_profile.h"
 
 namespace tidemill {
 namespace {
 
 constexpr int64_t kMinChunk = 16;  // SchedulerOptions::min_chunk
-constexpr int64_t kDefaultStep = 512;
+
+// What is computed at a time unless someone says otherwise. A device reads nearly all experts in a
+// step whatever its size, and needs thousands of tokens to be busy with them.
+struct Sizes {
+  int64_t sequences;
+  int64_t step;
+};
+constexpr Sizes kHostSizes{16, 512};
+constexpr Sizes kDeviceSizes{64, 8192};
 
 // Every running request has its token in a step, and prefill its smallest chunks.
 int64_t least_step(const Options& options) { return options.sequences + 2 * kMinChunk; }
@@ -23,7 +32,7 @@ Status in_range(int64_t value, int64_t low, int64_t high, std::string_view name)
 
 Status check(const Options& options) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;
-  CHECK_OK(in_range(options.sequences, 1, 65536, "sequences"));
+  CHECK_OK(in_range(options.sequences, 0, 65536, "sequences"));
   CHECK_OK(in_range(options.max_step_tokens, 0, 65536, "max_step_tokens"));
   CHECK_OK(in_range(options.alias_bytes, 0, kMost, "alias_bytes"));
   CHECK_OK(in_range(options.fill_context, 0, kMaxContext, "fill_context"));
@@ -41,7 +50,7 @@ Status check(const Options& options) {
     return fail(ErrorCode::kInvalidArgument, "window_lifetime_s is {}; it must be above 0",
                 options.window_lifetime_s);
   }
-  if (options.max_step_tokens > 0 && options.max_step_tokens < least_step(options)) {
+  if (options.max_step_tokens < least_step(options)) {
     return fail(
         ErrorCode::kInvalidArgument,
         "max_step_tokens is {}; with {} sequences it must be at least {} (0: chosen for you)",
@@ -91,31 +100,46 @@ Result<DraftTemperatures> draft_temperatures(const Options& options,
 
 }  // namespace
 
-Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,
-                                                 std::function<void(double)> progress) {
-  CHECK_OK(check(options));
-  TRY(const HugePages huge_pages, parse_huge_pages(options.huge_pages));
-  return ModelRunner::load(
-      options.model,
-      {.backend = options.backend,
-       .threads = options.threads,
-       .alias_bytes = options.alias_bytes,
-       .memory_bytes = options.memory_bytes,
-       .huge_pages = huge_pages,
-       .context = options.context,
-       .fill_context = options.fill_context,
-       .sequences = options.sequences,
-       .state_bytes = options.state_bytes > 0   ? options.state_bytes
-                      : options.pool_blocks > 0 ? 0
-                                                : RunnerOptions::kAutoState,
-       .pool_blocks = options.pool_blocks,
-       .max_step_tokens = options.max_step_tokens > 0 ? options.max_step_tokens
-                                                      : std::max(kDefaultStep, least_step(options)),
-       .replay_keep = options.replay_keep},
-      std::move(progress));
+Options with_sizes(Options options) {
+  const Sizes& sizes = on_device(options.backend) ? kDeviceSizes : kHostSizes;
+  if (options.sequences == 0) {
+    options.sequences = sizes.sequences;
+    if (options.max_step_tokens > 0) {
+      options.sequences =
+          std::clamp<int64_t>(options.max_step_tokens - 2 * kMinChunk, 1, options.sequences);
+    }
+  }
+  if (options.max_step_tokens == 0) {
+    options.max_step_tokens = std::max(sizes.step, least_step(options));
+  }
+  return options;
 }
 
-Result<LoopOptions> loop_options(const Options& options, ModelRunner& runner) {
+Result<std::unique_ptr<ModelRunner>> load_runner(const Options& given,
+                                                 std::function<void(double)> progress) {
+  const Options options = with_sizes(given);
+  CHECK_OK(check(options));
+  TRY(const HugePages huge_pages, parse_huge_pages(options.huge_pages));
+  return ModelRunner::load(options.model,
+                           {.backend = options.backend,
+                            .threads = options.threads,
+                            .alias_bytes = options.alias_bytes,
+                            .memory_bytes = options.memory_bytes,
+                            .huge_pages = huge_pages,
+                            .context = options.context,
+                            .fill_context = options.fill_context,
+                            .sequences = options.sequences,
+                            .state_bytes = options.state_bytes > 0   ? options.state_bytes
+                                           : options.pool_blocks > 0 ? 0
+                                                                     : RunnerOptions::kAutoState,
+                            .pool_blocks = options.pool_blocks,
+                            .max_step_tokens = options.max_step_tokens,
+                            .replay_keep = options.replay_keep},
+                           std::move(progress));
+}
+
+Result<LoopOptions> loop_options(const Options& given, ModelRunner& runner) {
+  const Options options = with_sizes(given);
   const Config& config = runner.model().config();
   const int64_t block = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
   TRY(const DraftPolicy drafts, parse_draft_policy(options.drafts, static_cast<int32_t>(block)));

@@ -10,6 +10,8 @@
 
 namespace tidemill {
 
+// The options with numbers for `sequences` and `max_step_tokens` where those are 0 (chosen).
+Options with_sizes(Options options);
 // Errors: kInvalidArgument (option, value, range), kConflictingOptions (both names), those of
 // loading.
 Result<std::unique_ptr<ModelRunner>> load_runner(const Options& options,

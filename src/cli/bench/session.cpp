@@ -33,7 +33,7 @@ int64_t drafts_of(const std::string& mode, const ModelLimits& limits) {
 int64_t step_tokens(const BenchOptions& options, int64_t sequences, int64_t drafts) {
   constexpr int64_t kPromptRows = 128;
   if (options.chunk_given) return options.engine.chunk;
-  return std::max(options.engine.chunk, sequences * (1 + drafts) + kPromptRows);
+  return std::max(EngineFlags::kChunk, sequences * (1 + drafts) + kPromptRows);
 }
 
 Result<std::vector<CellGroup>> plan_workload(const BenchOptions& options,
