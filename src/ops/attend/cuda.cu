@@ -21,7 +21,8 @@ bool fits(const AttendArgs& a) {
   if ((dim != 128 && dim != 512) || a.heads > kTile) return false;
   if (a.window_format.kind != RowKind::kQ8) return false;
   for (const Rows* rows : {&a.q, &a.out}) {
-    if (!aligned(rows->data, 0, 16) || rows->stride % 4 != 0) return false;
+    if (!aligned(rows->data, rows->stride * bytes_of(rows->element), 16)) return false;
+    if (!aligned(rows->data, 0, 16)) return false;
   }
   const int64_t window_bytes = dim == 512 ? 16 : 4;
   if (!aligned(a.fresh, 0, window_bytes) || !aligned(a.ring_base, a.ring_add, window_bytes)) {
@@ -94,9 +95,14 @@ AttendArgs first_tokens(AttendArgs a, int64_t count) {
   a.q.count = a.out.count = count;
   return a;
 }
+void* row_of(const Rows& rows, int64_t row) {
+  return static_cast<std::byte*>(rows.data) + row * rows.stride * bytes_of(rows.element);
+}
 AttendArgs without_tokens(AttendArgs a, int64_t count) {
-  a.q = {a.q.f32(count), a.q.count - count, a.q.width, a.q.stride};
-  a.out = {a.out.f32(count), a.out.count - count, a.out.width, a.out.stride};
+  for (Rows* rows : {&a.q, &a.out}) {
+    rows->data = row_of(*rows, count);
+    rows->count -= count;
+  }
   a.sequence += count;
   a.window_begin += count;
   a.window_end += count;
@@ -104,20 +110,61 @@ AttendArgs without_tokens(AttendArgs a, int64_t count) {
   return a;
 }
 
+// Four values a thread.
+__global__ void convert_kernel(Rows from, Rows to) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t fours = from.width / 4;
+  const int64_t t = i / fours;
+  const int64_t c = i % fours * 4;
+  if (t >= from.count) return;
+  if (from.element == Element::kF32) {
+    const float4 x = *reinterpret_cast<const float4*>(from.f32(t) + c);
+    *reinterpret_cast<uint2*>(to.bf16(t) + c) = {bf16_pair(x.x, x.y), bf16_pair(x.z, x.w)};
+  } else {
+    const uint2 x = *reinterpret_cast<const uint2*>(from.bf16(t) + c);
+    *reinterpret_cast<uint4*>(to.f32(t) + c) = {x.x << 16, x.x & 0xFFFF0000u, x.y << 16,
+                                                x.y & 0xFFFF0000u};
+  }
+}
+void convert(Launch& l, const Rows& from, const Rows& to) {
+  convert_kernel<<<blocks_for(from.count * (from.width / 4), 256), 256, 0, l.stream>>>(from, to);
+}
+
+// The kernels read and write bf16. Rows of float32 have copies in scratch memory.
+void attend_some(Launch& l, const AttendArgs& a, float scale) {
+  AttendArgs bf16 = a;
+  const int64_t values = a.q.count * a.q.width;
+  const bool narrow_q = a.q.element == Element::kF32;
+  const bool widen_out = a.out.element == Element::kF32;
+  if (narrow_q || widen_out) {
+    auto* copies = static_cast<uint16_t*>(l.quantised.take(2 * values * 2, l.stream));
+    if (copies == nullptr) return;
+    if (narrow_q) bf16.q = {copies, a.q.count, a.q.width, a.q.width, Element::kBf16};
+    if (widen_out) bf16.out = {copies + values, a.q.count, a.q.width, a.q.width, Element::kBf16};
+  }
+  if (narrow_q) convert(l, a.q, bf16.q);
+  if (a.window_format.width != kManyDim) {
+    attend_few<128>(l, bf16, scale);
+  } else if (a.q.count <= kFewTokens) {
+    attend_few<kManyDim>(l, bf16, scale);
+  } else {
+    attend_many(l, bf16, scale);
+  }
+  if (widen_out) convert(l, bf16.out, a.out);
+}
+
 }  // namespace
 
 void attend(Launch& l, const AttendArgs& a) {
   if (l.plain || !fits(a)) return plain::attend(l, a);
-  if (a.q.count == 0) return;
   const int64_t dim = a.window_format.width;
   const float scale = kLog2E / kKeyFactor / std::sqrt(static_cast<float>(dim));
-  if (dim == kManyDim && a.q.count <= kFewTokens) return attend_few<kManyDim>(l, a, scale);
   // Some at a time: scratch memory has an end.
-  const int64_t most = dim == kManyDim ? kManyRounds * multiprocessors() : 128;
+  const bool bf16 = a.q.element == Element::kBf16 && a.out.element == Element::kBf16;
+  const int64_t most = dim == kManyDim ? (bf16 ? kManyRounds : 2) * multiprocessors() : 128;
   for (AttendArgs rest = a; rest.q.count > 0;) {
     const int64_t some = std::min(rest.q.count, most);
-    const AttendArgs first = first_tokens(rest, some);
-    dim == kManyDim ? attend_many(l, first, scale) : attend_few<128>(l, first, scale);
+    attend_some(l, first_tokens(rest, some), scale);
     rest = without_tokens(rest, some);
   }
 }

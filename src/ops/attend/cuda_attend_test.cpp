@@ -33,6 +33,7 @@ class CudaAttend : public testing::Test {
   static void expect_close(AttendStep& step, const std::string& label) {
     const std::vector<float> plain = step.run(*plain_);
     const std::vector<float> fast = step.run(*fast_);
+    EXPECT_EQ(step.run_as(*fast_, Element::kBf16, Element::kBf16), fast) << label << ", bf16";
     const int64_t dim = step.args.window_format.width;
     double worst = 0;
     int64_t worst_row = 0;
@@ -120,6 +121,39 @@ TEST_F(CudaAttend, LargeScores) {  // sums have to be rescaled
   }
 }
 
+// Of rows of either form; one at least is bf16, float32 is what the other tests have.
+TEST_F(CudaAttend, FormsGiveTheSameBits) {
+  TestInputs in(8);
+  const std::pair<Element, Element> forms[] = {{Element::kBf16, Element::kBf16},
+                                               {Element::kBf16, Element::kF32},
+                                               {Element::kF32, Element::kBf16}};
+  for (const AttendShape& shape : {AttendShape{64, 512, 128, 512}, AttendShape{5, 512, 128, 64},
+                                   AttendShape{4, 128, 128, 64}, AttendShape{3, 64, 7, 5}}) {
+    for (const int64_t tokens : {3, 150}) {
+      AttendStep step(in, shape, {500}, {tokens});
+      for (HostCalls* backend : {fast_, plain_}) {
+        if (backend == plain_ && tokens > 3) continue;
+        const std::vector<float> expected = step.run(*backend);
+        for (const auto& [of_q, of_out] : forms) {
+          EXPECT_EQ(step.run_as(*backend, of_q, of_out), expected)
+              << tokens << " tokens, " << shape.heads << " heads of " << shape.dim
+              << (backend == plain_ ? ", plain" : "");
+        }
+      }
+    }
+  }
+}
+
+// A block takes several tokens, one after the other, whatever tiles they have, or none.
+TEST_F(CudaAttend, TokensOfABlock) {
+  TestInputs in(9);
+  for (const int64_t topk : {0, 512}) {
+    AttendStep step(in, {64, 512, 128, topk}, {1000}, {700});
+    for (int64_t t = 0; t < 700; ++t) set_keys(step, t, in.below(4) * 42, in.below(4) * 50);
+    expect_close(step, fmt::format("up to {} entries", topk));
+  }
+}
+
 TEST_F(CudaAttend, ShapesOfNoReleasedModel) {  // left to the plain kernel
   TestInputs in(5);
   for (const AttendShape& shape : {AttendShape{70, 128, 20, 30}, AttendShape{3, 64, 7, 5}}) {
@@ -153,7 +187,7 @@ TEST_F(CudaAttend, ATokenDoesNotDependOnItsBatch) {
     for (int64_t t = 0; t < 200; ++t) {
       set_keys(step, t, 128 - t % 90, t % 3 == 0 ? shape.topk : in.below(shape.topk + 1));
     }
-    const std::vector<float> batch = step.run(*fast_);
+    const std::vector<float> batch = step.run_as(*fast_, Element::kBf16, Element::kBf16);
     const AttendArgs all = step.args;
     const auto expect_same = [&](int64_t begin, int64_t count) {
       step.args.q = {all.q.f32(begin), count, all.q.width, all.q.stride};
@@ -162,7 +196,7 @@ TEST_F(CudaAttend, ATokenDoesNotDependOnItsBatch) {
       step.args.window_begin = all.window_begin + begin;
       step.args.window_end = all.window_end + begin;
       step.args.selected = all.selected + begin * all.topk;
-      const std::vector<float> some = step.run(*fast_);
+      const std::vector<float> some = step.run_as(*fast_, Element::kBf16, Element::kBf16);
       for (int64_t t = begin; t < begin + count; ++t) {
         const auto at = t * all.out.stride;
         ASSERT_TRUE(

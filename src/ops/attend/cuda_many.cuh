@@ -204,8 +204,8 @@ __device__ inline RowProducts load_scores(const uint8_t (&scores)[2][kTile * kTi
 }
 
 __device__ inline void prefetch_query(const AttendArgs& a, int64_t t) {
-  const auto bytes = static_cast<uint32_t>(a.q.width * int64_t{sizeof(float)});
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a.q.f32(t)), "r"(bytes));
+  const auto bytes = static_cast<uint32_t>(a.q.width * int64_t{sizeof(uint16_t)});
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a.q.bf16(t)), "r"(bytes));
 }
 
 // Of the channels of half kHalf.

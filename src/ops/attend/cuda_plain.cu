@@ -41,7 +41,10 @@ __global__ void attend_kernel(AttendArgs a, float scale) {
   const int64_t head = blockIdx.y;
   const int64_t dim = a.window_format.width;
   const int64_t window = a.window_end[t] - a.window_begin[t];
-  const float* q = a.q.f32(t) + head * dim;
+  const auto q = [&](int64_t c) {
+    return a.q.element == Element::kF32 ? a.q.f32(t)[head * dim + c]
+                                        : bf16_to_float(a.q.bf16(t)[head * dim + c]);
+  };
   if (threadIdx.x == 0) {
     count = window + entries_of(a, t);
     largest = -1e30f;
@@ -57,9 +60,7 @@ __global__ void attend_kernel(AttendArgs a, float scale) {
     if (threadIdx.x < n) keys[threadIdx.x] = key_of(a, t, window, first + threadIdx.x);
     __syncthreads();
     for (int k = lane_group(); k < n; k += kThreads / kLanes) {
-      const float d = dot(
-          dim, [&](int64_t c) { return q[c]; },
-          [&](int64_t c) { return value_of(first + k, k, c); });
+      const float d = dot(dim, q, [&](int64_t c) { return value_of(first + k, k, c); });
       if (lane() == 0) p[k] = mul(d, scale);
     }
     __syncthreads();
@@ -100,7 +101,12 @@ __global__ void attend_kernel(AttendArgs a, float scale) {
   for (int i = 0; i < kMostChannels; ++i) {
     const int64_t c = threadIdx.x + int64_t{i} * kThreads;
     if (c >= dim) break;
-    a.out.f32(t)[head * dim + c] = count == 0 ? 0.0f : round_bf16(__fdiv_rn(out[i], total));
+    const float result = count == 0 ? 0.0f : round_bf16(__fdiv_rn(out[i], total));
+    if (a.out.element == Element::kF32) {
+      a.out.f32(t)[head * dim + c] = result;
+    } else {
+      a.out.bf16(t)[head * dim + c] = static_cast<uint16_t>(__float_as_uint(result) >> 16);
+    }
   }
 }
 

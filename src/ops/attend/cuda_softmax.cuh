@@ -27,6 +27,14 @@ __device__ inline float inverse(float x) {
   return result;
 }
 
+// Of eight neighbouring channels, 16 bytes of a query, the pairs that the tensor cores read.
+__device__ inline void pairs_of_eight(const uint4& eight, uint32_t (&pair)[4]) {
+  pair[0] = __byte_perm(eight.x, eight.z, 0x5410);
+  pair[1] = __byte_perm(eight.x, eight.z, 0x7632);
+  pair[2] = __byte_perm(eight.y, eight.w, 0x5410);
+  pair[3] = __byte_perm(eight.y, eight.w, 0x7632);
+}
+
 // kSpans spans of four groups, from first_span on, of the heads of query t as a tile for scores, by
 // kWarps warps of which this is `warp`; heads that the model does not have are 0. A lane has eight
 // channels in a row of one of two heads: four whole pairs of a group, and what all lanes store at
@@ -39,18 +47,19 @@ __device__ void load_query(const AttendArgs& a, int64_t t, int first_span, int w
   constexpr int kAcross = kWarps > kEights ? kWarps / kEights : 1;  // warps that share one
   constexpr int kOfWarp = kSpans / kAcross;                         // spans
   constexpr int kBlocks = kEights * kAcross / kWarps;               // eights of a warp
-  constexpr int kPairs = 4 / (kBlocks * kOfWarp);                   // of heads, loaded at once
+  constexpr int kMostPairs = 8 / (kBlocks * kOfWarp);
+  constexpr int kPairs = kMostPairs < 4 ? kMostPairs : 4;  // of heads, loaded at once
   static_assert(kOfWarp * kAcross == kSpans && kBlocks * kWarps == kEights * kAcross);
   static_assert(kPairs > 0 && 4 % kPairs == 0);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int k = lane % 4;
   const int span = first_span + warp % kAcross * kOfWarp;
   const int block = warp / kAcross * kBlocks;
-  const float* q = a.q.f32(t) + span * kSpan + lane / 4 % 4 * kGroup + k * 8;
+  const uint16_t* q = a.q.bf16(t) + span * kSpan + lane / 4 % 4 * kGroup + k * 8;
   uint8_t* to = tile + span * 2 * kPartBytes + lane / 4 % 4 * 4;
 #pragma unroll 1
   for (int first = 0; first < 4; first += kPairs) {
-    float4 value[kPairs][kBlocks][kOfWarp][2];
+    uint4 value[kPairs][kBlocks][kOfWarp];
     const auto for_each = [&](const auto& unit) {
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
@@ -64,20 +73,19 @@ __device__ void load_query(const AttendArgs& a, int64_t t, int first_span, int w
         }
       }
     };
-    for_each([&](int head, int, int s, float4(&of)[2]) {
-      const auto* from = reinterpret_cast<const float4*>(q + head * kDim + s * kSpan);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) of[i] = head < a.heads ? from[i] : float4{0, 0, 0, 0};
+    for_each([&](int head, int, int s, uint4& eight) {
+      const auto* from = reinterpret_cast<const uint4*>(q + head * kDim + s * kSpan);
+      eight = head < a.heads ? *from : uint4{0, 0, 0, 0};
     });
     if (first == 0) before_stores();
-    for_each([&](int head, int of_eight, int s, const float4(&of)[2]) {
-      const float low[4] = {of[0].x, of[0].y, of[0].z, of[0].w};
-      const float high[4] = {of[1].x, of[1].y, of[1].z, of[1].w};
-      uint8_t* eight = to + s * 2 * kPartBytes + (head - of_eight) * 128;
+    for_each([&](int head, int of_eight, int s, const uint4& eight) {
+      uint32_t pairs[4];
+      pairs_of_eight(eight, pairs);
+      uint8_t* rows = to + s * 2 * kPartBytes + (head - of_eight) * 128;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        *reinterpret_cast<uint32_t*>(eight + i / 2 * kPartBytes +
-                                     in_part(of_eight, i % 2 * 4 + k)) = bf16_pair(low[i], high[i]);
+        *reinterpret_cast<uint32_t*>(rows + i / 2 * kPartBytes + in_part(of_eight, i % 2 * 4 + k)) =
+            pairs[i];
       }
     });
   }
@@ -242,6 +250,16 @@ struct SpanColumns {
   static constexpr int channel(int u) { return u * 8; }
 };
 
+// Of two neighbouring lanes, which have a row of two each, the even one gets both first words and
+// the odd one both second words.
+__device__ inline void exchange_words(bool odd, uint32_t& first, uint32_t& second) {
+  const uint32_t got = __shfl_xor_sync(~0u, odd ? first : second, 1);
+  if (odd)
+    first = got;
+  else
+    second = got;
+}
+
 // Multiplies the sums of channels `channel` .. by their rows' last factors and writes them.
 template <typename Columns, int kColumns>
 __device__ void write_values(const AttendArgs& a, int64_t t, int64_t dim, int channel,
@@ -249,44 +267,40 @@ __device__ void write_values(const AttendArgs& a, int64_t t, int64_t dim, int ch
   constexpr int kOfBlock = kColumns / ValueSums<kColumns>::kBlocks;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
-  const bool odd = lane % 2 != 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int head = warp * 16 + lane / 4 + r * 8;
-    const bool there = head < a.heads;
-    const float factor = factors[r];
-    // A lane gets four channels of the lane beside it, and gives four, so that what both write at
-    // once is 32 bytes in a row.
-    float* to =
-        a.out.f32(t) + head * dim + channel + lane % 4 / 2 * 2 * Columns::kApart + (odd ? 4 : 0);
+    uint16_t* to = a.out.bf16(t) + head * dim + channel;
+    const auto unit_of = [&](int block, int u) {
+      const auto pair = [&](int h, int i) {
+        const float low = sums.block[block][Columns::eight(u, i) * 4 + r * 2 + h];
+        const float high = sums.block[block][Columns::eight(u, i + 1) * 4 + r * 2 + h];
+        return bf16_pair(mul(low, factors[r]), mul(high, factors[r]));
+      };
+      return uint4{pair(0, 0), pair(0, 2), pair(1, 0), pair(1, 2)};
+    };
+    const auto write = [&](int block, int lane_of_unit, int u, const uint4& unit) {
+      if (head >= a.heads) return;
+      *reinterpret_cast<uint4*>(to + block * kOfBlock + lane_of_unit * Columns::kApart +
+                                Columns::channel(u)) = unit;
+    };
 #pragma unroll
     for (int block = 0; block < ValueSums<kColumns>::kBlocks; ++block) {
 #pragma unroll
-      for (int u = 0; u < Columns::kUnits; ++u) {
-        uint32_t pair[2][2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-#pragma unroll
-          for (int i = 0; i < 4; i += 2) {
-            const float low = sums.block[block][Columns::eight(u, i) * 4 + r * 2 + h];
-            const float high = sums.block[block][Columns::eight(u, i + 1) * 4 + r * 2 + h];
-            pair[h][i / 2] = bf16_pair(mul(low, factor), mul(high, factor));
-          }
+      for (int u = 0; u < Columns::kUnits; u += 2) {
+        uint4 first = unit_of(block, u);
+        uint4 second = unit_of(block, u + 1);
+        if constexpr (Columns::kApart == 8) {
+          write(block, lane % 4, u, first);
+          write(block, lane % 4, u + 1, second);
+        } else {
+          // The lane beside it gets one of both units, so that they write 32 bytes in a row.
+          const bool odd = lane % 2 != 0;
+          exchange_words(odd, first.x, second.x), exchange_words(odd, first.y, second.y);
+          exchange_words(odd, first.z, second.z), exchange_words(odd, first.w, second.w);
+          write(block, lane % 4 & ~1, u + lane % 2, first);
+          write(block, lane % 4 | 1, u + lane % 2, second);
         }
-        uint32_t first[2];
-        uint32_t second[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const uint32_t got = __shfl_xor_sync(~0u, odd ? pair[0][i] : pair[1][i], 1);
-          first[i] = odd ? got : pair[0][i];
-          second[i] = odd ? pair[1][i] : got;
-        }
-        if (!there) continue;
-        float* unit = to + block * kOfBlock + Columns::channel(u);
-        *reinterpret_cast<uint4*>(unit) = {first[0] << 16, first[0] & 0xFFFF0000u, first[1] << 16,
-                                           first[1] & 0xFFFF0000u};
-        *reinterpret_cast<uint4*>(unit + Columns::kApart) = {
-            second[0] << 16, second[0] & 0xFFFF0000u, second[1] << 16, second[1] & 0xFFFF0000u};
       }
     }
   }

@@ -102,6 +102,33 @@ struct AttendStep {
     backend.attend(args);
     return out.data;
   }
+
+  // The same with rows in these forms; the results as float32.
+  std::vector<float> run_as(Backend& backend, Element of_q, Element of_out) {
+    const AttendArgs all = args;
+    std::vector<uint16_t> narrow_q = narrow(q.data);
+    if (of_q == Element::kBf16) args.q = moved(args.q, q.data, narrow_q);
+    std::fill(out.data.begin(), out.data.end(), -7.0f);
+    std::vector<uint16_t> narrow_out = narrow(out.data);
+    if (of_out == Element::kBf16) args.out = moved(args.out, out.data, narrow_out);
+    backend.attend(args);
+    args = all;
+    if (of_out == Element::kF32) return out.data;
+    std::vector<float> result(out.data.size());
+    for (size_t i = 0; i < result.size(); ++i) result[i] = bf16_to_float(narrow_out[i]);
+    return result;
+  }
+
+ private:
+  static std::vector<uint16_t> narrow(const std::vector<float>& values) {
+    std::vector<uint16_t> result;
+    for (const float value : values) result.push_back(bf16_from_float(value));
+    return result;
+  }
+  static Rows moved(const Rows& rows, const std::vector<float>& from, std::vector<uint16_t>& to) {
+    return {to.data() + (rows.f32(0) - from.data()), rows.count, rows.width, rows.stride,
+            Element::kBf16};
+  }
 };
 
 }  // namespace tidemill
