@@ -38,17 +38,22 @@ struct ManyShared {
   Barrier scored, used;
 
   __device__ void init() {
-    scored.init(8);
-    used.init(8);
+    scored.init(2 * kWarpgroup);
+    used.init(2 * kWarpgroup);
     fence_barriers();
   }
 };
 static_assert(sizeof(ManyShared) <= 227 * 1024);
 
-// All lanes have done what the barrier tells of.
-__device__ inline void warp_arrives(Barrier& barrier) {
+// Every thread tells what it has done, and waits for what it needs: no lane does for its warp,
+// whose order with the others' accesses nobody could check. Warps go on as one.
+__device__ inline void arrive(Barrier& barrier) {
+  barrier.arrive();
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier.arrive();
+}
+__device__ inline void await(const Barrier& barrier, uint32_t parity) {
+  barrier.wait(parity);
+  __syncwarp();
 }
 // Of kCount threads that wait at barrier `name`.
 template <int kCount>
@@ -297,11 +302,11 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
     copy_scales<kHalf>(walk.rows(), scales);
     walk.advance();
     // The tile before has been used: its scores, and the values in whose place the next tile's go.
-    shared.used.wait(number % 2 ^ 1);
+    await(shared.used, number % 2 ^ 1);
     if (tile.count() > 0) store_scores(product.s, shared.scores[kHalf]);
     if (kHalf == 0 && threadIdx.x == 0) shared.keys = tile;
     fence_shared_for_wgmma();
-    warp_arrives(shared.scored);
+    arrive(shared.scored);
     first = tile.last();
   }
 }
@@ -338,7 +343,7 @@ __device__ inline void consume(const AttendArgs& a, float scale, ManyShared& sha
     bool last = false;
 #pragma unroll 1
     for (; !last; ++number) {
-      shared.scored.wait(number % 2);
+      await(shared.scored, number % 2);
       const TileKeys keys = shared.keys;
       last = keys.last();
       if (keys.count() > 0) {
@@ -366,7 +371,7 @@ __device__ inline void consume(const AttendArgs& a, float scale, ManyShared& sha
 #pragma unroll
         for (auto& block : sums.block) wgmma_done(block);
       }
-      warp_arrives(shared.used);
+      arrive(shared.used);
     }
     exchange(last_factor(a, head, scale, softmax, any), head, exchanged, shared, factors);
     write_values<SpanColumns>(a, t, kManyDim, half * kHalfDim, factors, sums);
