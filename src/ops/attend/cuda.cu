@@ -64,8 +64,8 @@ void attend_many(Launch& l, const AttendArgs& a, float scale) {
   auto* found = static_cast<FoundTile*>(l.products.take(size, l.stream));
   if (found == nullptr) return;
   allow_shared(many_kernel, sizeof(ManyShared));
-  find_rows_kernel<<<static_cast<unsigned>(a.q.count), kFinders * 32, 0, l.stream>>>(
-      a, found, static_cast<int>(most));
+  launch_alike(false, find_rows_kernel, dim3(static_cast<unsigned>(a.q.count)), dim3(kFinders * 32),
+               0, l.stream, a, found, static_cast<int>(most));
   launch_early(many_kernel, dim3(static_cast<unsigned>(std::min(a.q.count, multiprocessors()))),
                dim3(kThreads), sizeof(ManyShared), l.stream, a, scale,
                static_cast<const FoundTile*>(found), static_cast<int>(most));
@@ -83,8 +83,8 @@ void attend_few(Launch& l, const AttendArgs& a, float scale) {
   allow_shared(few_scores_kernel<kDim>, score_bytes);
   allow_shared(few_values_kernel<kDim>, sizeof(SharedSlice));
   const dim3 score_grid(static_cast<unsigned>(parts), static_cast<unsigned>(tokens));
-  few_scores_kernel<kDim><<<score_grid, kScoreThreads<kDim>, score_bytes, l.stream>>>(
-      a, scores, static_cast<int>(most));
+  launch_alike(false, few_scores_kernel<kDim>, score_grid, dim3(kScoreThreads<kDim>), score_bytes,
+               l.stream, a, scores, static_cast<int>(most));
   launch_early(few_values_kernel<kDim>, dim3(kDim / kSlice, static_cast<unsigned>(tokens)),
                dim3(kThreads), sizeof(SharedSlice), l.stream, a, scale,
                static_cast<const TileScores*>(scores), static_cast<int>(most));
