@@ -23,9 +23,12 @@ constexpr int64_t kExperts = 32;
 constexpr int64_t kInter = 256;
 constexpr int64_t kTopk = 6;
 constexpr int64_t kMostTokens = 40;
+constexpr int64_t kWindow = 128;
+constexpr RowFormat kRow{RowKind::kQ8, kHeadDim};
 constexpr int kLayers = 50;
 
-// A layer without attention, and the memory that it works on.
+// A layer, and the memory that it works on. Its attention sees a window: of its ring, as the layer
+// before left it, and of this step's rows.
 class Layer {
  public:
   explicit Layer(Backend& backend) : backend_(backend) {
@@ -44,9 +47,25 @@ class Layer {
     std::vector<float> rotation;
     for (int64_t i = 0; i < kMostTokens * 64; ++i) rotation.push_back(in_.uniform(-1, 1));
     rotation_ = {upload(rotation), kMostTokens, 64, 64};
+    std::vector<int64_t> begin, end, packed;
+    for (int64_t t = 0; t < kMostTokens; ++t) {
+      begin.push_back(t + 1);  // positions from kWindow on are this step's
+      end.push_back(kWindow + t + 1);
+      packed.push_back(t * kRow.bytes());
+    }
+    window_begin_ = upload(begin);
+    window_end_ = upload(end);
+    packed_ = upload(packed);
+    sequence_ = upload(std::vector<int32_t>(kMostTokens, 0));
+    step_start_ = upload(std::vector<int64_t>{kWindow});
+    zero_ = upload(std::vector<int64_t>{0});
   }
 
-  void reset() { backend_.copy(h_.data, first_.data(), std::ssize(first_) * 4); }
+  void reset() {
+    const std::vector<std::byte> empty(static_cast<size_t>(kWindow * kRow.bytes()));
+    backend_.copy(ring_, empty.data(), std::ssize(empty));
+    backend_.copy(h_.data, first_.data(), std::ssize(first_) * 4);
+  }
 
   // Calls `after` behind each op.
   void run(int64_t tokens, const std::function<void()>& after) {
@@ -83,8 +102,35 @@ class Layer {
     linear(wq_b_, of(latent_), of(q_));
     backend_.rope({.x = of(q_), .heads = kHeads, .table = of(rotation_)});
     after();
-    linear(wkv_, of(x_), of(q_).slice(0, kHeadDim));  // part of the query, so that all is used
-    linear(wo_a_, of(q_), of(grouped_), kGroups);
+    linear(wkv_, of(x_), of(kv_));
+    backend_.round_rows({.x = of(kv_), .kind = RowKind::kQ4Index, .group = kHeadDim});
+    after();
+    backend_.store_rows({.x = of(kv_), .format = kRow, .base = fresh_, .offset = packed_});
+    after();
+    backend_.attend({.q = of(q_),
+                     .out = of(mixed_),
+                     .heads = kHeads,
+                     .sink = sink_,
+                     .sequence = sequence_,
+                     .window_begin = window_begin_,
+                     .window_end = window_end_,
+                     .window_format = kRow,
+                     .fresh = fresh_,
+                     .step_start = step_start_,
+                     .step_row = zero_,
+                     .ring_base = ring_,
+                     .ring_add = 0,
+                     .ring_offset = zero_,
+                     .ring_rows = kWindow,
+                     .entries = {}});
+    after();
+    backend_.scatter_rows({.rows = fresh_,
+                           .count = tokens,
+                           .row_bytes = kRow.bytes(),
+                           .base = ring_,
+                           .offset = packed_});
+    after();
+    linear(wo_a_, of(mixed_), of(grouped_), kGroups);
     linear(wo_b_, of(grouped_), of(y_));
     expand();
     mix(hc_[1]);
@@ -164,7 +210,16 @@ class Layer {
           kStreams* kHidden + 16};
   Rows pre_ = rows(kStreams), post_ = rows(kStreams), comb_ = rows(kStreams * kStreams);
   Rows x_ = rows(kHidden), latent_ = rows(kLatent), q_ = rows(kQuery);
-  Rows grouped_ = rows(kOut), y_ = rows(kHidden);
+  Rows kv_ = rows(kHeadDim), mixed_ = rows(kQuery), grouped_ = rows(kOut), y_ = rows(kHidden);
+  F32Vector sink_ = vector<F32Vector>(in_.normals(kHeads, 1));
+  std::byte* fresh_ = allocate(kMostTokens * kRow.bytes());
+  std::byte* ring_ = allocate(kWindow * kRow.bytes());
+  int32_t* sequence_ = nullptr;
+  int64_t* window_begin_ = nullptr;
+  int64_t* window_end_ = nullptr;
+  int64_t* packed_ = nullptr;  // where a token's row lies among rows of the cache
+  int64_t* step_start_ = nullptr;
+  int64_t* zero_ = nullptr;
   int32_t* ids_ = reinterpret_cast<int32_t*>(allocate(kMostTokens * kTopk * 4));
   float* weights_ = reinterpret_cast<float*>(allocate(kMostTokens * kTopk * 4));
 };
