@@ -123,8 +123,9 @@ class CudaBackend : public Backend {
     cudaMemGetInfo(&free, &total);
     return static_cast<int64_t>(free);
   }
-  // Scratch of Launch, which grows a quarter beyond what is asked for; staged arrays, scores of
-  // selections, graphs and what the driver takes for itself are the rest.
+  // Scratch of Launch, which grows a quarter beyond what is asked for; sums of segments (under 100
+  // MB: linear/cuda.cu), staged arrays, scores of selections, graphs and what the driver takes for
+  // itself are the rest.
   int64_t scratch_memory(const Config& c, int64_t tokens) const override {
     constexpr int64_t kRest = int64_t{2} << 30;
     const int64_t experts = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok) + 1;

@@ -97,9 +97,12 @@ TEST_F(CudaProducts, LinearIsCloseToPlainAndEqualForAnyCount) {
   using enum WeightFormat;
   const LinearCase cases[] = {
       {"one segment", kFp8Block, 32768, 256},
-      {"one segment, longer rows", kFp8Block, 32768, 384},
+      {"one segment, longer than several tokens' ring", kFp8Block, 32768, 1280},
       {"four segments", kFp8Block, 8192, 1024, 8, false},
       {"eight segments", kFp8Block, 1280, 2048},
+      {"segments longer than several tokens' ring", kFp8Block, 256, 8192},
+      {"blocks of 320 rows", kFp8Block, 5120, 1664},
+      {"groups of 192 rows", kFp8Block, 1536, 512, 8, false},
       {"fewer units than segments", kFp8Block, 272, 384},
       {"an odd number of chunks in a segment", kFp8Block, 544, 1664},
       {"bf16", kBf16, 384, 5120, 1, false, true},

@@ -24,14 +24,21 @@ void* Scratch::take(int64_t bytes, cudaStream_t stream) {
   return memory_;
 }
 
+int multiprocessors() {
+  static const int count = [] {
+    int value = 0;
+    cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0);
+    return value;
+  }();
+  return count;
+}
+
 int blocks_at_once(const void* kernel, int threads, int shared_bytes) {
-  int multiprocessors = 0;
   int each = 0;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads,
                                                 static_cast<size_t>(shared_bytes));
-  return multiprocessors * (each > 0 ? each : 1);
+  return multiprocessors() * (each > 0 ? each : 1);
 }
 
 }  // namespace tidemill::cuda

@@ -58,6 +58,7 @@ struct Launch {
   Scratch hidden{moves};     // the inner activations of experts
   Scratch lists{moves};      // which tokens go to which expert
   Scratch tiles{moves};      // activations of experts, a tile for some tokens of one
+  Scratch sums{moves};       // of segments of a product, which are added up afterwards
 };
 
 // Most of each that the kernels have room for.
@@ -99,6 +100,7 @@ void index_select(Launch&, const IndexSelectArgs&);
 const float* prepared(Launch&, const Rows& x, bool quantise);
 }  // namespace plain
 
+int multiprocessors();
 // How many blocks of a kernel the device runs at once; lets it use so much shared memory.
 int blocks_at_once(const void* kernel, int threads, int shared_bytes);
 

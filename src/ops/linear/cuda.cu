@@ -5,15 +5,28 @@
 namespace tidemill::cuda {
 namespace {
 
-// With so many at most: clusters of blocks take longer to add up their segments. Where rows have
-// one segment, many_tokens.cuh is as fast from nine tokens on.
-constexpr int kMostFew = 32;
+// Of matrices with one segment, which are long: the others' sums are fewer.
+constexpr int kMostSeveral = 64;
+
+// Whether tiles of cuda_many.cu give work to half of the multiprocessors only.
+bool few_tiles(const LinearArgs& a) {
+  const int64_t tiles =
+      int64_t{blocks_for(a.w->rows, kManyRows)} * blocks_for(a.x.count, kTileTokens);
+  return 2 * tiles <= multiprocessors();
+}
 
 template <WeightFormat kFormat>
 void run(Launch& l, const LinearArgs& a) {
-  const int64_t most_few = segments_of(a.w->rows) > 1 ? kMostFew : kGroupTokens;
-  const bool whole_tiles = a.groups == 1 || a.w->rows / a.groups % 256 == 0;
-  if (a.x.count > most_few && whole_tiles) {
+  const auto whole = [&](int rows) { return a.groups == 1 || a.w->rows / a.groups % rows == 0; };
+  // bf16 matrices of one segment arrive no faster with several tokens than with many.
+  const bool several = segments_of(a.w->rows) > 1
+                           ? few_tiles(a)
+                           : kFormat != WeightFormat::kBf16 && a.x.count <= kMostSeveral;
+  if (a.x.count <= kGroupTokens) {
+    linear_few<kFormat>(l, a);
+  } else if (several && whole(kSeveralRows)) {
+    linear_several<kFormat>(l, a);
+  } else if (whole(kManyRows)) {
     linear_many<kFormat>(l, a);
   } else {
     linear_few<kFormat>(l, a);

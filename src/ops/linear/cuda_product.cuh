@@ -1,5 +1,7 @@
-// A product on tensor cores: kernels for few tokens (cuda_few.cu) and for many (cuda_many.cu),
-// which give a token the same bits. Both for FP8 and bf16; a.x.count > 0, has_fragments(*a.w).
+// A product on tensor cores: kernels for few tokens (cuda_few.cu), for several (cuda_several.cu)
+// and for many (cuda_many.cu), which give a token the same bits. All for FP8 and bf16; a.x.count >
+// 0, has_fragments(*a.w). A group's rows make whole tiles of kFewRows, kSeveralRows or kManyRows,
+// unless it is the only one.
 #pragma once
 
 #include "ops/cuda/activations.cuh"
@@ -45,8 +47,13 @@ struct Product {
   }
 };
 
+constexpr int kSeveralRows = 64;
+constexpr int kManyRows = 256;
+
 template <WeightFormat kFormat>
 void linear_few(Launch& l, const LinearArgs& a);
+template <WeightFormat kFormat>
+void linear_several(Launch& l, const LinearArgs& a);
 template <WeightFormat kFormat>
 void linear_many(Launch& l, const LinearArgs& a);
 
