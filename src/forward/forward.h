@@ -110,6 +110,14 @@ class Forward {
     int64_t layer = 0;
   };
 
+  // What a layer does beside its longest chain of ops (Backend::beside).
+  enum Lane : int {
+    kCoefficients,  // of the hyper-connection, until the sublayer's result is added
+    kWindow,        // this step's window rows
+    kSelection,     // a cache's entries and keys, the indexer
+  };
+  static_assert(kSelection < Backend::kLanes);
+
   Forward() = default;
   Status check(std::span<const StepItem> items) const;
   Status reserve(std::span<const StepItem> items);
@@ -146,8 +154,10 @@ class Forward {
   void attention_half(const Scope& scope, const LayerWeights& w);
   void ffn_half(const Scope& scope, const LayerWeights& w, int64_t topk);
   void attention(const Scope& scope, const LayerWeights& w);
+  void window_rows(const Scope& scope, const AttentionWeights& w);
+  void weigh_heads(const Scope& scope, const IndexerWeights& w);
   void select_entries(const Scope& scope, const IndexerWeights& w);
-  void mix(const HcWeights& w, const Rows& pre_out);
+  void mix(const HcWeights& w, const Rows& pre_out);  // until expand()
   void collapse(const Rows& pre, const Bf16Vector& norm, const Rows& x);
   void expand();
 

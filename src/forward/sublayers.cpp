@@ -8,15 +8,17 @@ namespace tidemill {
 
 void Forward::mix(const HcWeights& w, const Rows& pre_out) {
   const Config& config = model_->config();
-  backend_->hc_mix({.weights = &w,
-                    .h = h_,
-                    .streams = config.hc_mult,
-                    .sinkhorn_iterations = config.hc_sinkhorn_iters,
-                    .norm_eps = config.rms_norm_eps,
-                    .hc_eps = config.hc_eps,
-                    .pre = pre_out,
-                    .post = work_.post.first(h_.count),
-                    .comb = work_.comb.first(h_.count)});
+  backend_->beside(kCoefficients, [&] {
+    backend_->hc_mix({.weights = &w,
+                      .h = h_,
+                      .streams = config.hc_mult,
+                      .sinkhorn_iterations = config.hc_sinkhorn_iters,
+                      .norm_eps = config.rms_norm_eps,
+                      .hc_eps = config.hc_eps,
+                      .pre = pre_out,
+                      .post = work_.post.first(h_.count),
+                      .comb = work_.comb.first(h_.count)});
+  });
 }
 
 void Forward::collapse(const Rows& pre, const Bf16Vector& norm, const Rows& x) {
@@ -30,6 +32,7 @@ void Forward::collapse(const Rows& pre, const Bf16Vector& norm, const Rows& x) {
 }
 
 void Forward::expand() {
+  backend_->join(kCoefficients);
   backend_->expand({.h = h_,
                     .streams = model_->config().hc_mult,
                     .y = work_.y.first(h_.count),
@@ -87,20 +90,24 @@ void Forward::attention(const Scope& scope, const LayerWeights& w) {
   const StateLayout& layout = pool_->layout();
   const Rows latent = work_.query_latent.first(tokens);
   const Rows q = work_.q.first(tokens);
-  const Rows kv = work_.kv.first(tokens);
   const Rows o = work_.o.first(tokens);
   const Rows grouped = work_.grouped.first(tokens);
+  const bool reads_entries = scope.role != nullptr && scope.role->kv_source >= 0;
+  const bool selects = reads_entries && scope.role->owns_index;
 
+  backend_->beside(kWindow, [&] { window_rows(scope, a); });
+  if (selects) backend_->beside(kSelection, [&] { weigh_heads(scope, w.indexer); });
   backend_->linear({.w = &a.wq_a, .x = x_, .y = latent, .quantise_input = true});
   backend_->rms_norm({.x = latent, .weight = a.q_norm, .eps = config.rms_norm_eps, .y = latent});
+  if (selects) backend_->beside(kSelection, [&] { select_entries(scope, w.indexer); });
   backend_->linear({.w = &a.wq_b, .x = latent, .y = q, .quantise_input = true});
   backend_->rope({.x = q, .heads = heads, .table = scope.rope});
-
-  backend_->linear({.w = &a.wkv, .x = x_, .y = kv, .quantise_input = true});
-  backend_->rms_norm({.x = kv, .weight = a.kv_norm, .eps = config.rms_norm_eps, .y = kv});
-  backend_->rope({.x = kv, .table = scope.rope});
-  backend_->store_rows(
-      {.x = kv, .format = layout.window, .base = work_.fresh, .offset = work_.fresh_offset});
+  backend_->join(kWindow);
+  backend_->join(kSelection);
+  if (selects) see("selected", scope, work_.selected, config.index_topk);
+  if (selects && scope.role->builds_pool) {
+    see("pool", scope, work_.pool, config.candidate_topk_blocks);
+  }
 
   AttendArgs args{.q = q,
                   .out = o,
@@ -121,10 +128,7 @@ void Forward::attention(const Scope& scope, const LayerWeights& w) {
                   .entries = {},
                   .selected = work_.selected,
                   .topk = config.index_topk};
-  if (scope.role != nullptr && scope.role->kv_source >= 0) {
-    if (scope.role->owns_index) select_entries(scope, w.indexer);
-    args.entries = paged(scope.role->kv_source, false);
-  }
+  if (reads_entries) args.entries = paged(scope.role->kv_source, false);
   backend_->attend(args);
   if (scope.role != nullptr) store_window(scope);  // a draft block leaves no trace
 
@@ -134,25 +138,41 @@ void Forward::attention(const Scope& scope, const LayerWeights& w) {
       {.w = &a.wo_b, .x = grouped, .y = work_.y.first(tokens), .quantise_input = true});
 }
 
+void Forward::window_rows(const Scope& scope, const AttentionWeights& w) {
+  const Rows kv = work_.kv.first(scope.rows->count);
+  backend_->linear({.w = &w.wkv, .x = x_, .y = kv, .quantise_input = true});
+  backend_->rms_norm({.x = kv, .weight = w.kv_norm, .eps = model_->config().rms_norm_eps, .y = kv});
+  backend_->rope({.x = kv, .table = scope.rope});
+  backend_->store_rows({.x = kv,
+                        .format = pool_->layout().window,
+                        .base = work_.fresh,
+                        .offset = work_.fresh_offset});
+}
+
+// How much each of the indexer's heads counts.
+void Forward::weigh_heads(const Scope& scope, const IndexerWeights& w) {
+  const Config& config = model_->config();
+  const double factor = std::pow(static_cast<double>(config.index_head_dim), -0.5) *
+                        std::pow(static_cast<double>(config.index_n_heads), -0.5);
+  backend_->linear({.w = &w.weights_proj,
+                    .x = x_,
+                    .y = work_.index_weight.first(scope.rows->count),
+                    .scale = static_cast<float>(factor)});
+}
+
 void Forward::select_entries(const Scope& scope, const IndexerWeights& w) {
   const Config& config = model_->config();
   const LayerRole& role = *scope.role;
   const int64_t tokens = scope.rows->count;
   const int64_t heads = config.index_n_heads;
   const Rows q = work_.index_q.first(tokens);
-  const Rows weight = work_.index_weight.first(tokens);
 
   backend_->linear(
       {.w = &w.wq_b, .x = work_.query_latent.first(tokens), .y = q, .quantise_input = true});
   backend_->rope({.x = q, .heads = heads, .table = scope.rope});
   backend_->round_rows({.x = q, .kind = pool_->layout().key.kind, .group = config.index_head_dim});
-  const double factor = std::pow(static_cast<double>(config.index_head_dim), -0.5) *
-                        std::pow(static_cast<double>(heads), -0.5);
-  backend_->linear(
-      {.w = &w.weights_proj, .x = x_, .y = weight, .scale = static_cast<float>(factor)});
-
   backend_->index_select({.q = q,
-                          .weight = weight,
+                          .weight = work_.index_weight.first(tokens),
                           .heads = heads,
                           .keys = paged(role.kv_source, true),
                           .sequence = scope.rows->sequence.device(),
@@ -164,8 +184,6 @@ void Forward::select_entries(const Scope& scope, const IndexerWeights& w) {
                           .pool_topk = config.candidate_topk_blocks,
                           .pool_out = role.builds_pool ? work_.pool : nullptr,
                           .pool_in = role.reads_pool ? work_.pool : nullptr});
-  see("selected", scope, work_.selected, config.index_topk);
-  if (role.builds_pool) see("pool", scope, work_.pool, config.candidate_topk_blocks);
 }
 
 }  // namespace tidemill

@@ -94,6 +94,18 @@ class Backend {
   // of every op in it (not the values behind the pointers), and their order.
   virtual void repeat(std::span<const int64_t> /*key*/, const std::function<void()>& ops) { ops(); }
 
+  // ---- Ops that need not wait for each other: of few rows, most leave the larger part of a device
+  // without work.
+  static constexpr int kLanes = 3;
+  // The ops enqueued in `ops`, which is called at once, come after all ops before it, and may run
+  // at any time until join(lane): nothing enqueued in between, here or on other lanes, writes what
+  // they read or write, or reads what they write. Not inside one another. A lane's ops keep their
+  // order.
+  virtual void beside(int /*lane*/, const std::function<void()>& ops) { ops(); }
+  // What follows comes after the lane's ops. Every lane is joined before repeat() ends and before
+  // stage() and finish().
+  virtual void join(int /*lane*/) {}
+
   // Whether the ops have room for a model of these sizes. Error kConfig.
   virtual Status check(const Config& config) const = 0;
 
