@@ -1,4 +1,5 @@
-// The cuda backend: memory, transfers and the table of operations on one device and one stream.
+// The cuda backend: memory, transfers and the table of operations on one device and one stream,
+// with others beside it for steps that come again.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -79,21 +80,20 @@ class StagingArea {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(CudaKernels kernels, CudaGraphs graphs) : graphs_on_(graphs == CudaGraphs::kOn) {
-    launch_.plain = kernels == CudaKernels::kPlain;
-  }
+  CudaBackend(CudaKernels kernels, CudaGraphs graphs)
+      : plain_(kernels == CudaKernels::kPlain), graphs_on_(graphs == CudaGraphs::kOn) {}
   ~CudaBackend() override {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
 
   Status open() {
     note(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    note(lanes_.open(stream_, plain_));
     note(graphs_.open());
-    launch_.stream = stream_;
     return health();
   }
 
-  std::string_view name() const override { return launch_.plain ? "cuda plain" : "cuda"; }
+  std::string_view name() const override { return plain_ ? "cuda plain" : "cuda"; }
 
   Result<Buffer> allocate(int64_t bytes) override {
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
@@ -173,7 +173,18 @@ class CudaBackend : public Backend {
   }
   void repeat(std::span<const int64_t> key, const std::function<void()>& ops) override {
     if (!graphs_on_) return ops();
-    note(graphs_.repeat(launch_, key, ops));
+    lanes_.allow(true);
+    note(graphs_.repeat(lanes_, key, ops));
+    lanes_.allow(false);
+  }
+  // Kernels of many rows fill the device: only ops that come again run beside others.
+  void beside(int lane, const std::function<void()>& ops) override {
+    lanes_.beside(lane, ops);
+    note_launch();
+  }
+  void join(int lane) override {
+    lanes_.join(lane);
+    note_launch();
   }
 
   Status check(const Config& c) const override {
@@ -217,7 +228,10 @@ class CudaBackend : public Backend {
  private:
   template <typename Args>
   void run(void (*op)(Launch&, const Args&), const Args& args) {
-    op(launch_, args);
+    op(lanes_.current(), args);
+    note_launch();
+  }
+  void note_launch() {
     const cudaError_t error = cudaGetLastError();
     graphs_.capturing() ? graphs_.spoil(error) : note(error);
   }
@@ -233,9 +247,10 @@ class CudaBackend : public Backend {
                 cudaGetErrorString(error), cudaGetErrorName(error));
   }
 
+  const bool plain_;
   const bool graphs_on_;
   cudaStream_t stream_ = nullptr;
-  Launch launch_;  // on stream_, unless graphs_ captures
+  Lanes lanes_;  // beside stream_, unless graphs_ captures
   Graphs graphs_;
   StagingArea area_;
   std::atomic<cudaError_t> failure_ = cudaSuccess;

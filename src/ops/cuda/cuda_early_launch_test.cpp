@@ -1,5 +1,5 @@
-// Kernels that begin before the one before them has ended: a layer's ops one behind the other, as a
-// decode step has them, against the same ops with a wait after each.
+// Kernels that begin before the one before them has ended, on streams that part and meet: a layer's
+// ops as a decode step has them, against the same ops with a wait after each.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -65,6 +65,8 @@ class Layer {
     const std::vector<std::byte> empty(static_cast<size_t>(kWindow * kRow.bytes()));
     backend_.copy(ring_, empty.data(), std::ssize(empty));
     backend_.copy(h_.data, first_.data(), std::ssize(first_) * 4);
+    const std::vector<float> pre(static_cast<size_t>(kMostTokens * kStreams), 0.25f);
+    backend_.copy(pre_[0].data, pre.data(), std::ssize(pre) * 4);
   }
 
   // Calls `after` behind each op.
@@ -74,39 +76,56 @@ class Layer {
       backend_.linear({.w = &w, .x = x, .y = y, .groups = groups, .quantise_input = groups == 1});
       after();
     };
-    const auto mix = [&](const HcWeights& w) {
-      backend_.hc_mix({.weights = &w,
-                       .h = of(h_),
-                       .norm_eps = 1e-20f,
-                       .hc_eps = 1e-6f,
-                       .pre = of(pre_),
-                       .post = of(post_),
-                       .comb = of(comb_)});
-      after();
+    // Each half is collapsed by what the half before it has made.
+    const auto mix = [&](int half) {
+      backend_.beside(0, [&] {
+        backend_.hc_mix({.weights = &hc_[half],
+                         .h = of(h_),
+                         .norm_eps = 1e-20f,
+                         .hc_eps = 1e-6f,
+                         .pre = of(pre_[1 - half]),
+                         .post = of(post_),
+                         .comb = of(comb_)});
+        after();
+      });
       backend_.collapse_norm({.h = of(h_),
-                              .pre = of(pre_),
+                              .pre = of(pre_[half]),
                               .norm = norm_,
                               .eps = 1e-20f,
                               .collapsed = {},
                               .x = of(x_)});
       after();
     };
+    const auto norm = [&](const Bf16Vector& w, const Rows& x, const Rows& y) {
+      backend_.rms_norm({.x = x, .weight = w, .eps = 1e-20f, .y = y});
+      after();
+    };
     const auto expand = [&] {
+      backend_.join(0);
       backend_.expand({.h = of(h_), .y = of(y_), .post = of(post_), .comb = of(comb_)});
       after();
     };
-    mix(hc_[0]);
+    mix(0);
+    backend_.beside(1, [&] {
+      linear(wkv_, of(x_), of(kv_));
+      norm(kv_norm_, of(kv_), of(kv_));
+      backend_.round_rows({.x = of(kv_), .kind = RowKind::kQ4Index, .group = kHeadDim});
+      after();
+      backend_.store_rows({.x = of(kv_), .format = kRow, .base = fresh_, .offset = packed_});
+      after();
+    });
+    backend_.beside(2, [&] { linear(weigh_, of(x_), of(weight_)); });
     linear(wq_a_, of(x_), of(latent_));
-    backend_.rms_norm({.x = of(latent_), .weight = q_norm_, .eps = 1e-20f, .y = of(latent_)});
-    after();
+    norm(q_norm_, of(latent_), of(latent_));
+    backend_.beside(2, [&] { linear(index_, of(latent_), of(key_)); });
     linear(wq_b_, of(latent_), of(q_));
     backend_.rope({.x = of(q_), .heads = kHeads, .table = of(rotation_)});
     after();
-    linear(wkv_, of(x_), of(kv_));
-    backend_.round_rows({.x = of(kv_), .kind = RowKind::kQ4Index, .group = kHeadDim});
-    after();
-    backend_.store_rows({.x = of(kv_), .format = kRow, .base = fresh_, .offset = packed_});
-    after();
+    backend_.join(1);
+    backend_.join(2);
+    // Part of the query, so that all is used.
+    norm(kv_norm_, of(weight_), of(q_).slice(0, kHeadDim));
+    norm(kv_norm_, of(key_), of(q_).slice(kHeadDim, kHeadDim));
     backend_.attend({.q = of(q_),
                      .out = of(mixed_),
                      .heads = kHeads,
@@ -133,7 +152,7 @@ class Layer {
     linear(wo_a_, of(mixed_), of(grouped_), kGroups);
     linear(wo_b_, of(grouped_), of(y_));
     expand();
-    mix(hc_[1]);
+    mix(1);
     backend_.route({.x = of(x_),
                     .gate = &gate_,
                     .bias = bias_,
@@ -195,12 +214,15 @@ class Layer {
   Matrix wq_a_ = matrix(WeightFormat::kFp8Block, kLatent, kHidden);
   Matrix wq_b_ = matrix(WeightFormat::kFp8Block, kQuery, kLatent);
   Matrix wkv_ = matrix(WeightFormat::kFp8Block, kHeadDim, kHidden);
+  Matrix weigh_ = matrix(WeightFormat::kFp8Block, kHeadDim, kHidden);
+  Matrix index_ = matrix(WeightFormat::kFp8Block, kHeadDim, kLatent);
   Matrix wo_a_ = matrix(WeightFormat::kFp8Block, kOut, kQuery / kGroups);
   Matrix wo_b_ = matrix(WeightFormat::kFp8Block, kHidden, kOut);
   Matrix gate_ = matrix(WeightFormat::kBf16, kExperts, kHidden);
   F32Vector bias_ = vector<F32Vector>(in_.normals(kExperts, 0.1f));
   Bf16Vector norm_ = vector<Bf16Vector>(in_.bf16_normals(kHidden, 1, 0.1f));
   Bf16Vector q_norm_ = vector<Bf16Vector>(in_.bf16_normals(kLatent, 1, 0.1f));
+  Bf16Vector kv_norm_ = vector<Bf16Vector>(in_.bf16_normals(kHeadDim, 1, 0.1f));
   std::vector<ExpertWeights> experts_;  // the shared one last
   const ExpertWeights* table_ = nullptr;
   HcWeights hc_[2];
@@ -208,9 +230,11 @@ class Layer {
   Rows rotation_;
   Rows h_{allocate(kMostTokens * (kStreams * kHidden + 16) * 4), kMostTokens, kStreams* kHidden,
           kStreams* kHidden + 16};
-  Rows pre_ = rows(kStreams), post_ = rows(kStreams), comb_ = rows(kStreams * kStreams);
+  Rows pre_[2] = {rows(kStreams), rows(kStreams)};
+  Rows post_ = rows(kStreams), comb_ = rows(kStreams * kStreams);
   Rows x_ = rows(kHidden), latent_ = rows(kLatent), q_ = rows(kQuery);
-  Rows kv_ = rows(kHeadDim), mixed_ = rows(kQuery), grouped_ = rows(kOut), y_ = rows(kHidden);
+  Rows kv_ = rows(kHeadDim), weight_ = rows(kHeadDim), key_ = rows(kHeadDim);
+  Rows mixed_ = rows(kQuery), grouped_ = rows(kOut), y_ = rows(kHidden);
   F32Vector sink_ = vector<F32Vector>(in_.normals(kHeads, 1));
   std::byte* fresh_ = allocate(kMostTokens * kRow.bytes());
   std::byte* ring_ = allocate(kWindow * kRow.bytes());

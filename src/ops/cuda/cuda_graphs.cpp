@@ -55,18 +55,19 @@ int64_t Graphs::rows_for(int64_t rows) {
   return (rows + step - 1) / step * step;
 }
 
-cudaError_t Graphs::repeat(Launch& launch, std::span<const int64_t> key,
+cudaError_t Graphs::repeat(Lanes& lanes, std::span<const int64_t> key,
                            const std::function<void()>& ops) {
+  const cudaStream_t stream = lanes.main().stream;
   Work* work = find(key);
   const bool first = work == nullptr;
-  if (first) work = &add(key, launch.stream);
+  if (first) work = &add(key, stream);
   work->last_used = ++calls_;
-  if (work->graph != nullptr && work->moves != launch.moves) drop(*work, launch.stream);
-  if (work->graph == nullptr && (first || !capture(*work, launch, ops))) {
+  if (work->graph != nullptr && work->moves != lanes.moves()) drop(*work, stream);
+  if (work->graph == nullptr && (first || !capture(*work, lanes, ops))) {
     ops();
     return cudaSuccess;
   }
-  return cudaGraphLaunch(work->graph, launch.stream);
+  return cudaGraphLaunch(work->graph, stream);
 }
 
 Graphs::Work* Graphs::find(std::span<const int64_t> key) {
@@ -86,22 +87,23 @@ Graphs::Work& Graphs::add(std::span<const int64_t> key, cudaStream_t stream) {
   return work;
 }
 
-bool Graphs::capture(Work& work, Launch& launch, const std::function<void()>& ops) {
+bool Graphs::capture(Work& work, Lanes& lanes, const std::function<void()>& ops) {
   if (work.failures == kMostFailures) return false;
-  const int64_t moves = launch.moves;
+  const int64_t moves = lanes.moves();
+  cudaStream_t& stream = lanes.main().stream;
   spoiled_ = cudaSuccess;
   // Other threads may go on allocating and copying.
   cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
   if (error == cudaSuccess) {
     {
-      const Redirected redirected(launch.stream, stream_, capturing_);
+      const Redirected redirected(stream, stream_, capturing_);
       ops();
     }
     cudaGraph_t graph = nullptr;
     error = cudaStreamEndCapture(stream_, &graph);
     if (error == cudaSuccess) error = spoiled_;
-    if (error == cudaSuccess && launch.moves != moves) error = cudaErrorStreamCaptureInvalidated;
-    if (error == cudaSuccess) error = instantiate(work, graph, launch.stream);
+    if (error == cudaSuccess && lanes.moves() != moves) error = cudaErrorStreamCaptureInvalidated;
+    if (error == cudaSuccess) error = instantiate(work, graph, stream);
     if (graph != nullptr) cudaGraphDestroy(graph);
   }
   cudaGetLastError();  // a capture that failed is no fault of the device

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/cuda/launch.h"
+#include "ops/cuda/cuda_lanes.h"
 
 namespace tidemill::cuda {
 
@@ -28,9 +28,9 @@ class Graphs {
   // Rows that a step is filled up to; 0: too many for launches to be what takes the time.
   static int64_t rows_for(int64_t rows);
 
-  // `ops` launches on launch.stream. Failed captures are no errors: then it has done so.
-  cudaError_t repeat(Launch& launch, std::span<const int64_t> key,
-                     const std::function<void()>& ops);
+  // `ops` launches on lanes, and has them joined. Failed captures are no errors: then it has done
+  // so.
+  cudaError_t repeat(Lanes& lanes, std::span<const int64_t> key, const std::function<void()>& ops);
 
   // While a capture is under way nothing runs, and what goes wrong only makes the capture void.
   bool capturing() const { return capturing_; }
@@ -42,7 +42,7 @@ class Graphs {
   struct Work {
     std::vector<int64_t> key;
     cudaGraphExec_t graph = nullptr;
-    int64_t moves = 0;      // Launch::moves when it was captured
+    int64_t moves = 0;      // Lanes::moves when it was captured
     int64_t bytes = 0;      // of the device
     int64_t last_used = 0;  // as a count of calls
     int failures = 0;       // to capture it, one after the other
@@ -51,7 +51,7 @@ class Graphs {
   Work* find(std::span<const int64_t> key);
   // In place of the one that has not been used for longest, if there are many.
   Work& add(std::span<const int64_t> key, cudaStream_t stream);
-  bool capture(Work& work, Launch& launch, const std::function<void()>& ops);
+  bool capture(Work& work, Lanes& lanes, const std::function<void()>& ops);
   cudaError_t instantiate(Work& work, cudaGraph_t graph, cudaStream_t stream);
   void drop(Work& work, cudaStream_t stream);
 

@@ -12,6 +12,10 @@
 // A kernel that calls allow_next() only after await_previous() lets the next one read, even before
 // that waits, what was written before this one; past L1 (__ldcg), which may have older bytes.
 //
+// Where streams part or meet (cuda_lanes.h), the first kernel behind an event of another stream is
+// launched as usual: it begins when the kernels before it in both have ended, and with them, by the
+// contract, all before those. The kernels behind it are early again.
+//
 // A multiprocessor divides its memory into shared memory and cache anew only when it is empty, so
 // only kernels that want it divided alike run there side by side: all those launched here do.
 #pragma once
@@ -19,6 +23,8 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+
+#include "ops/cuda/launch.h"
 
 namespace tidemill::cuda {
 
@@ -43,7 +49,7 @@ void launch_alike(bool early, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   launch.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   launch.stream = stream;
   launch.attrs = attributes;
-  launch.numAttrs = early ? 2 : 1;
+  launch.numAttrs = !take_event(stream) && early ? 2 : 1;
   cudaLaunchKernelEx(&launch, kernel, arguments...);
 }
 

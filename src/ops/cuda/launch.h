@@ -101,6 +101,10 @@ const float* prepared(Launch&, const Rows& x, bool quantise);
 }  // namespace plain
 
 int multiprocessors();
+// Whether the stream waits for an event of another one since its last kernel (cuda_lanes.h); asked
+// once, before the next.
+bool take_event(cudaStream_t stream);
+
 // How many blocks of a kernel the device runs at once; lets it use so much shared memory.
 int blocks_at_once(const void* kernel, int threads, int shared_bytes);
 
