@@ -1,5 +1,6 @@
 // Streams beside that of a step (Backend::beside). They part and meet by events, which a capture
-// turns into edges of its graph.
+// turns into edges of its graph. Kernels of several may share the device: none may wait for blocks
+// of its own that have not begun, but for those of its cluster.
 #pragma once
 
 #include <cuda_runtime_api.h>
