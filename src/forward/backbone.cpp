@@ -70,7 +70,7 @@ void Forward::run_layer(int64_t layer) {
                            .out = taps_.slice(role.tap * config.hidden_size, config.hidden_size)});
   }
   collapse(pre_, w.attn_norm, x_);
-  if (role.owns_kv) backend_->beside(kSelection, [&] { compress(layer); });
+  if (role.owns_kv) backend_->beside(kSelection, x_.count, [&] { compress(layer); });
   if (input_.cut && layer == model_->topology().decoder_begin) {
     backend_->join(kSelection);  // it reads the rows that are cut
     cut_to_tail();

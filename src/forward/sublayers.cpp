@@ -8,7 +8,7 @@ namespace tidemill {
 
 void Forward::mix(const HcWeights& w, const Rows& pre_out) {
   const Config& config = model_->config();
-  backend_->beside(kCoefficients, [&] {
+  backend_->beside(kCoefficients, h_.count, [&] {
     backend_->hc_mix({.weights = &w,
                       .h = h_,
                       .streams = config.hc_mult,
@@ -95,11 +95,11 @@ void Forward::attention(const Scope& scope, const LayerWeights& w) {
   const bool reads_entries = scope.role != nullptr && scope.role->kv_source >= 0;
   const bool selects = reads_entries && scope.role->owns_index;
 
-  backend_->beside(kWindow, [&] { window_rows(scope, a); });
-  if (selects) backend_->beside(kSelection, [&] { weigh_heads(scope, w.indexer); });
+  backend_->beside(kWindow, tokens, [&] { window_rows(scope, a); });
+  if (selects) backend_->beside(kSelection, tokens, [&] { weigh_heads(scope, w.indexer); });
   backend_->linear({.w = &a.wq_a, .x = x_, .y = latent, .quantise_input = true});
   backend_->rms_norm({.x = latent, .weight = a.q_norm, .eps = config.rms_norm_eps, .y = latent});
-  if (selects) backend_->beside(kSelection, [&] { select_entries(scope, w.indexer); });
+  if (selects) backend_->beside(kSelection, tokens, [&] { select_entries(scope, w.indexer); });
   backend_->linear({.w = &a.wq_b, .x = latent, .y = q, .quantise_input = true});
   backend_->rope({.x = q, .heads = heads, .table = scope.rope});
   backend_->join(kWindow);

@@ -76,7 +76,7 @@ class Recording : public ReferenceBackend {
     for (const Call& call : work.calls) call.run();
   }
 
-  void beside(int lane, const std::function<void()>& ops) override {
+  void beside(int lane, int64_t /*rows*/, const std::function<void()>& ops) override {
     note("beside", lane);
     ASSERT_FALSE(inside_) << "ops beside ops beside others";
     inside_ = true;

@@ -97,11 +97,11 @@ class Backend {
   // ---- Ops that need not wait for each other: of few rows, most leave the larger part of a device
   // without work.
   static constexpr int kLanes = 3;
-  // The ops enqueued in `ops`, which is called at once, come after all ops before it, and may run
-  // at any time until join(lane): nothing enqueued in between, here or on other lanes, writes what
-  // they read or write, or reads what they write. Not inside one another. A lane's ops keep their
-  // order.
-  virtual void beside(int /*lane*/, const std::function<void()>& ops) { ops(); }
+  // The ops enqueued in `ops`, which is called at once, have `rows` rows at most. They come after
+  // all ops before it, and may run at any time until join(lane): nothing enqueued in between, here
+  // or on other lanes, writes what they read or write, or reads what they write. Not inside one
+  // another. A lane's ops keep their order.
+  virtual void beside(int /*lane*/, int64_t /*rows*/, const std::function<void()>& ops) { ops(); }
   // What follows comes after the lane's ops. Every lane is joined before repeat() ends and before
   // stage() and finish().
   virtual void join(int /*lane*/) {}

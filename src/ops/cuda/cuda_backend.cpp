@@ -177,8 +177,9 @@ class CudaBackend : public Backend {
     note(graphs_.repeat(lanes_, key, ops));
     lanes_.allow(false);
   }
-  // Kernels of many rows fill the device: only ops that come again run beside others.
-  void beside(int lane, const std::function<void()>& ops) override {
+  // Only few rows, and only ops that come again.
+  void beside(int lane, int64_t rows, const std::function<void()>& ops) override {
+    if (rows > Lanes::kMostRows) return ops();
     lanes_.beside(lane, ops);
     note_launch();
   }

@@ -78,7 +78,7 @@ class Layer {
     };
     // Each half is collapsed by what the half before it has made.
     const auto mix = [&](int half) {
-      backend_.beside(0, [&] {
+      backend_.beside(0, tokens, [&] {
         backend_.hc_mix({.weights = &hc_[half],
                          .h = of(h_),
                          .norm_eps = 1e-20f,
@@ -106,7 +106,7 @@ class Layer {
       after();
     };
     mix(0);
-    backend_.beside(1, [&] {
+    backend_.beside(1, tokens, [&] {
       linear(wkv_, of(x_), of(kv_));
       norm(kv_norm_, of(kv_), of(kv_));
       backend_.round_rows({.x = of(kv_), .kind = RowKind::kQ4Index, .group = kHeadDim});
@@ -114,10 +114,10 @@ class Layer {
       backend_.store_rows({.x = of(kv_), .format = kRow, .base = fresh_, .offset = packed_});
       after();
     });
-    backend_.beside(2, [&] { linear(weigh_, of(x_), of(weight_)); });
+    backend_.beside(2, tokens, [&] { linear(weigh_, of(x_), of(weight_)); });
     linear(wq_a_, of(x_), of(latent_));
     norm(q_norm_, of(latent_), of(latent_));
-    backend_.beside(2, [&] { linear(index_, of(latent_), of(key_)); });
+    backend_.beside(2, tokens, [&] { linear(index_, of(latent_), of(key_)); });
     linear(wq_b_, of(latent_), of(q_));
     backend_.rope({.x = of(q_), .heads = kHeads, .table = of(rotation_)});
     after();

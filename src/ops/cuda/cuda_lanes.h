@@ -17,6 +17,9 @@ namespace tidemill::cuda {
 // One thread uses it at a time. Errors of CUDA are as of a launch (cudaGetLastError).
 class Lanes {
  public:
+  // Kernels of more fill the device: beside others they take as long.
+  static constexpr int64_t kMostRows = 32;
+
   Lanes() = default;
   ~Lanes();
   Lanes(const Lanes&) = delete;
