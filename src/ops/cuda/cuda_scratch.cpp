@@ -12,7 +12,7 @@ void* Scratch::take(int64_t bytes, cudaStream_t stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(stream, &capture);
   if (capture != cudaStreamCaptureStatusNone) return nullptr;
-  cudaStreamSynchronize(stream);  // whoever still reads the old memory
+  cudaDeviceSynchronize();  // whoever still reads the old memory: a graph does on another stream
   cudaFree(memory_);
   bytes_ = 0;
   const int64_t wanted = bytes + bytes / 4;
