@@ -93,6 +93,7 @@ class CudaBackend : public Backend {
     return health();
   }
 
+  Element narrow_rows() const override { return Element::kBf16; }
   std::string_view name() const override { return plain_ ? "cuda plain" : "cuda"; }
 
   Result<Buffer> allocate(int64_t bytes) override {
