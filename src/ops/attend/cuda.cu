@@ -35,14 +35,6 @@ bool fits(const AttendArgs& a) {
          a.entries.block_bytes % entry_bytes == 0;
 }
 
-int64_t multiprocessors() {
-  int device = 0;
-  int count = 1;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
 // Up to so many tokens blocks of one token each would leave multiprocessors without work.
 constexpr int64_t kFewTokens = 32;
 constexpr int64_t kManyRounds = 32;  // tokens of a block in a call

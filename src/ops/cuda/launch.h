@@ -101,6 +101,7 @@ const float* prepared(Launch&, const Rows& x, bool quantise);
 }  // namespace plain
 
 int multiprocessors();
+
 // Whether the stream waits for an event of another one since its last kernel (cuda_lanes.h); asked
 // once, before the next.
 bool take_event(cudaStream_t stream);
