@@ -37,7 +37,7 @@ struct WorkerPlace {
 };
 
 // The next chunk of weights; it is number `chunk` of its rows. By a worker.
-template <WeightFormat kFormat, typename Shared>
+template <WeightFormat kFormat, bool kOneScale, typename Shared>
 __device__ __forceinline__ void take_chunk(Shared& shared, RingPlace& at, int chunk,
                                            Chunk<kFormat> (&now)[Shared::Shape::kTiles]) {
   const int lane = threadIdx.x % 32;
@@ -55,21 +55,45 @@ __device__ __forceinline__ void take_chunk(Shared& shared, RingPlace& at, int ch
           __cvta_generic_to_shared(&shared.scales[at.stage][fragment][lane / 4])));
       const uint32_t byte = 0x4440 + ThreadRows<kFormat>::scale_at(chunk) % 4;
       now[m].scale[0] = __byte_perm(words.x, 0, byte);
-      now[m].scale[1] = __byte_perm(words.y, 0, byte);
+      now[m].scale[1] = kOneScale ? now[m].scale[0] : __byte_perm(words.y, 0, byte);
     }
   }
-  __syncwarp();
-  if (lane == 0) shared.empty_weights[at.stage].arrive();
+  shared.empty_weights[at.stage].arrive();
   at.template advance<Shared::kRing>();
 }
 
+// What multiplies a chunk's codes: of rows g and g + 8, and the rest of large scales.
+template <WeightFormat kFormat, int kTiles, bool kOneScale>
+struct ChunkScales {
+  static constexpr int kScales = kOneScale ? 1 : 2;
+  uint32_t factor[kTiles][kScales];
+  bool large = false;
+
+  __device__ void of(const Chunk<kFormat> (&now)[kTiles]) {
+    bool any = false;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      any |= now[m].large();
+#pragma unroll
+      for (int i = 0; i < kScales; ++i) {
+        factor[m][i] = Scale<kFormat>(now[m].scale[i]).factor;
+        asm volatile("" : "+r"(factor[m][i]));  // not worked out again for every part
+      }
+    }
+    large = __any_sync(0xFFFFFFFFu, any);
+  }
+};
+
 // The next job: a warpgroup's rows times kTokens tokens. acc[m] is D of wgmma(). kSegmented:
-// several segments; sums of those before are held in kHeld registers and in shared.kept.
-template <WeightFormat kFormat, int kTokens, bool kSegmented, typename Shared>
+// several segments; sums of those before are held in kHeld registers and in shared.kept. kOneScale:
+// rows g and g + 8 have the same.
+template <WeightFormat kFormat, int kTokens, bool kSegmented, bool kOneScale = false,
+          typename Shared>
 __device__ __forceinline__ void multiply_many(Shared& shared, WorkerPlace& at, int units,
                                               const Segments& segments,
                                               float (&acc)[Shared::Shape::kTiles][kTokens / 2]) {
   constexpr int kTiles = Shared::Shape::kTiles;
+  constexpr int kAhead = Shared::Shape::kAhead;
   constexpr int kStages = Shared::kStages;
   constexpr int kSums = kTiles * kTokens / 2;
   constexpr int kHeld = kSegmented ? 48 : 1;
@@ -77,7 +101,9 @@ __device__ __forceinline__ void multiply_many(Shared& shared, WorkerPlace& at, i
   constexpr int kPartsOfChunk = chunk_columns(kFormat) / 16;
   constexpr int kPartsOfBlock = kBlockColumns / 16;
   constexpr int kParts = kChunks * kPartsOfChunk;  // of a unit
-  static_assert(kParts % 2 == 0 && kParts % kPartsOfBlock == 0);
+  static_assert(kParts % (2 * kAhead) == 0 && kParts % kPartsOfBlock == 0);
+  static_assert(kAhead <= kPartsOfBlock && kAhead < kParts && kAhead <= kPartsOfChunk);
+  constexpr bool kScaled = ThreadRows<kFormat>::kScaled;
   const auto sum = [&](int i) -> float& { return acc[i / (kTokens / 2)][i % (kTokens / 2)]; };
   const auto clear = [&] {
 #pragma unroll
@@ -88,36 +114,52 @@ __device__ __forceinline__ void multiply_many(Shared& shared, WorkerPlace& at, i
   int unit = segments.begin(segments.first, units);
   if (unit == end_unit) return;
   Chunk<kFormat> now[kTiles];
-  uint32_t a[2][kTiles][4];  // two parts, in turn
-  bool large = false;
+  // Parts in turn: kAhead that are multiplied, kAhead that wait for it.
+  uint32_t a[2 * kAhead][kTiles][4];
+  ChunkScales<kFormat, kTiles, kOneScale> scales;
   const auto widen = [&](int part) {
+    auto& to = a[part % (2 * kAhead)];
+    if constexpr (!kScaled) {
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) now[m].fragment(part % kPartsOfChunk, a[part % 2][m]);
-    if constexpr (ThreadRows<kFormat>::kScaled) {
-      if (part % kPartsOfChunk == 0) {
-        bool any = now[0].large();
+      for (int m = 0; m < kTiles; ++m) now[m].fragment(part % kPartsOfChunk, to[m]);
+    } else {
+      if (part % kPartsOfChunk == 0) scales.of(now);
 #pragma unroll
-        for (int m = 1; m < kTiles; ++m) any |= now[m].large();
-        large = __any_sync(0xFFFFFFFFu, any);
+      for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t codes =
+              codes_of_pair<kFormat>(now[m].piece[i % 2], 2 * (part % kPartsOfChunk) + i / 2);
+          to[m][i] = multiply_bf16x2(codes, scales.factor[m][kOneScale ? 0 : i % 2]);
+        }
       }
-      if (large) {
+      if (__builtin_expect(scales.large, 0)) {
 #pragma unroll
-        for (int m = 0; m < kTiles; ++m) now[m].enlarge(a[part % 2][m]);
+        for (int m = 0; m < kTiles; ++m) now[m].enlarge(to[m]);
       }
     }
   };
-  // Makes room for the next chunk after the last part of one. What is not widened is what
-  // instructions read, so it must be copied before they begin.
-  constexpr bool kTakeLate = ThreadRows<kFormat>::kScaled;
+  const auto take = [&](int of_unit, int part) {
+    take_chunk<kFormat, kOneScale>(shared, at.chunk, of_unit * kChunks + part / kPartsOfChunk, now);
+  };
+  // What is not widened is what instructions read, so the next chunk is taken before they begin.
+  const auto take_before = [&](int of_unit, int part) {
+    if (kScaled && part % kPartsOfChunk == 0) take(of_unit, part);
+  };
   const auto take_after = [&](int of_unit, int part) {
-    if (part % kPartsOfChunk != kPartsOfChunk - 1) return;
-    if (part + 1 < kParts || of_unit + 1 < end_unit) {
-      take_chunk(shared, at.chunk, of_unit * kChunks + part / kPartsOfChunk + 1, now);
+    if (kScaled || part % kPartsOfChunk != kPartsOfChunk - 1) return;
+    if (part + 1 < kParts) {
+      take(of_unit, part + 1);
+    } else if (of_unit + 1 < end_unit) {
+      take(of_unit + 1, 0);
     }
   };
-  take_chunk(shared, at.chunk, unit * kChunks, now);
-  widen(0);
-  static_assert(kPartsOfChunk > 1);
+  take(unit, 0);
+#pragma unroll
+  for (int part = 0; part < kAhead; ++part) {
+    widen(part);
+    take_after(unit, part);
+  }
   float held[kHeld] = {};
   bool only = true;  // no segment's sum before
   for (int segment = segments.first; segment < segments.last; ++segment) {
@@ -132,24 +174,25 @@ __device__ __forceinline__ void multiply_many(Shared& shared, WorkerPlace& at, i
         const uint64_t b = swizzled_tile(shared.block[at.block.stage]) + part % kPartsOfBlock * 2;
         wgmma_fence();
 #pragma unroll
-        for (int m = 0; m < kTiles; ++m) wgmma(acc[m], a[part % 2][m], b);
+        for (int m = 0; m < kTiles; ++m) wgmma(acc[m], a[part % (2 * kAhead)][m], b);
         wgmma_commit();
-        const bool more = part + 1 < kParts || unit + 1 < end_unit;
-        if (kTakeLate) take_after(unit, part);
-        wgmma_wait<1>();  // the part before
-        if (part % kPartsOfBlock == 0 && (part > 0 || unit > begin)) {
-          if (threadIdx.x % 32 == 0) {
-            shared.empty[at.block.template before<kStages>()].arrive();
-          }
+        const int next = (part + kAhead) % kParts;
+        const int of_unit = unit + (part + kAhead) / kParts;
+        const bool more = of_unit < end_unit;
+        if (more) take_before(of_unit, next);
+        wgmma_wait<kAhead>();  // parts up to kAhead before
+        if (part % kPartsOfBlock == kAhead - 1 && (part >= kPartsOfBlock || unit > begin)) {
+          shared.empty[at.block.template before<kStages>()].arrive();
         }
         if (part % kPartsOfBlock == kPartsOfBlock - 1) at.block.template advance<kStages>();
-        if (more) widen((part + 1) % kParts);
-        if (!kTakeLate && more)
-          take_after(part + 1 < kParts ? unit : unit + 1, (part + 1) % kParts);
+        if (more) {
+          widen(next);
+          take_after(of_unit, next);
+        }
       }
     }
     wgmma_wait<0>();
-    if (threadIdx.x % 32 == 0) shared.empty[at.block.template before<kStages>()].arrive();
+    shared.empty[at.block.template before<kStages>()].arrive();
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) wgmma_done(acc[m]);
     if constexpr (kSegmented) {
@@ -217,8 +260,7 @@ __device__ void await_stored(Shared& shared, const WorkerPlace& at) {
 }
 template <typename Shared>
 __device__ void hand_over(Shared& shared, WorkerPlace& at) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) shared.results.arrive();
+  shared.results.arrive();
   at.results ^= 1;
 }
 
@@ -245,8 +287,7 @@ __device__ __forceinline__ void store_results(Shared& shared, uint32_t& parity, 
       }
     }
   }
-  __syncwarp();
-  if (lane == 0) shared.stored.arrive();
+  shared.stored.arrive();
 }
 
 // Row of a block's fragment m of a worker, the first of two neighbours: then a store of both fills

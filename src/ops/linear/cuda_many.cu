@@ -1,6 +1,7 @@
 #include <cooperative_groups.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/many_tokens.cuh"
 #include "ops/linear/cuda_product.cuh"
@@ -8,14 +9,21 @@
 namespace tidemill::cuda {
 namespace {
 
-using Shape = ManyShape<2, 2>;
-template <bool kSegmented>
-using Shared = ManyShared<Shape, kTileTokens, kSegmented ? 4 : 5, 4, kSegmented ? 20 : 16>;
+// Blocks that multiply whole rows: 128 rows by 256 tokens, so that what is widened is multiplied by
+// as many tokens as there is room for sums; 256 rows by 128 where there are no more.
+template <int kTokens>
+using WholeShape = std::conditional_t<kTokens == 256, ManyShape<2, 1, 2>, ManyShape<2, 2>>;
+template <int kTokens, bool kSegmented>
+using WholeShared = std::conditional_t<
+    kTokens == 256, ManyShared<WholeShape<256>, 256, kSegmented ? 3 : 4, 3, kSegmented ? 20 : 16>,
+    ManyShared<WholeShape<128>, 128, kSegmented ? 4 : 5, 4, kSegmented ? 20 : 16>>;
 
 // Tiles of rows and tokens in an order in which those at work share rows and tokens: bands of
-// kBand tiles of tokens, and in a band all tiles of tokens of a tile of rows, then the next one's.
+// 2,048 tokens, and in a band all tiles of tokens of a tile of rows, then the next one's.
+template <int kTokens>
 struct Tiles {
-  static constexpr int kBand = 16;
+  static constexpr int kBand = 2048 / kTokens;
+  static constexpr int kRows = WholeShape<kTokens>::kRows;
   int rows;
   int tokens;
 
@@ -28,8 +36,7 @@ struct Tiles {
     const int band = tile / (kBand * rows);
     const int width = min(kBand, tokens - band * kBand);
     const int inside = tile - band * kBand * rows;
-    return {int64_t{inside / width} * Shape::kRows,
-            int64_t{band * kBand + inside % width} * kTileTokens};
+    return {int64_t{inside / width} * kRows, int64_t{band * kBand + inside % width} * kTokens};
   }
 };
 
@@ -66,7 +73,7 @@ __device__ int padded_tokens(int tokens) {
 }
 
 // A worker's results where they belong: those that are float32.
-template <int kTokens>
+template <typename Shape, int kTokens>
 __device__ __forceinline__ void put_results(const Product& a, int64_t row, int64_t token,
                                             float (&acc)[Shape::kTiles][kTokens / 2]) {
   const int first_token = threadIdx.x % 4 * 2;
@@ -87,9 +94,11 @@ __device__ __forceinline__ void put_results(const Product& a, int64_t row, int64
   }
 }
 
-template <WeightFormat kFormat, bool kSegmented>
-__global__ void __launch_bounds__(Shape::kThreads, 1) many_kernel(Product a, Tiles tiles) {
-  auto& shared = shared_of_block<Shared<kSegmented>>();
+template <WeightFormat kFormat, bool kSegmented, int kMostTokens>
+__global__ void __launch_bounds__(WholeShape<kMostTokens>::kThreads, 1)
+    many_kernel(Product a, Tiles<kMostTokens> tiles) {
+  using Shape = WholeShape<kMostTokens>;
+  auto& shared = shared_of_block<WholeShared<kMostTokens, kSegmented>>();
   shared.init();
   const auto step = static_cast<int>(gridDim.x);
   const auto first = static_cast<int>(blockIdx.x);
@@ -97,19 +106,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) many_kernel(Product a, Til
   const int all_segments = kSegmented ? a.segments : 1;
   const Segments segments{all_segments, 0, all_segments};
   const auto tokens_of = [&](int tile) {
-    return static_cast<int>(min(int64_t{kTileTokens}, a.tokens - tiles[tile].token));
+    return static_cast<int>(min(int64_t{kMostTokens}, a.tokens - tiles[tile].token));
   };
   if (Shape::multiplies()) {
     Shape::take_registers();
     WorkerPlace at;
     for (int tile = first; tile < tiles.count(); tile += step) {
-      for_tokens<kTileTokens>(tokens_of(tile), [&](auto padded) {
+      for_tokens<kMostTokens>(tokens_of(tile), [&](auto padded) {
         constexpr int kTokens = decltype(padded)::value;
         float acc[Shape::kTiles][kTokens / 2];
-        multiply_many<kFormat, kTokens, kSegmented>(shared, at, units, segments, acc);
+        multiply_many<kFormat, kTokens, kSegmented, true>(shared, at, units, segments, acc);
         if (a.wide()) {
           const auto [row, token] = tiles[tile];
-          put_results<kTokens>(a, row, token, acc);
+          put_results<Shape, kTokens>(a, row, token, acc);
           return;
         }
         await_stored(shared, at);
@@ -130,8 +139,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) many_kernel(Product a, Til
     constexpr int kBlocks = unit_columns(kFormat) / kBlockColumns;
     for (int tile = first; tile < tiles.count(); tile += step) {
       const auto [row, token] = tiles[tile];
-      shared.bring(at, activations_at(a, row, token), kTileTokens, 0, units * kBlocks,
-                   padded_tokens<kTileTokens>(tokens_of(tile)));
+      const int64_t apart = kTileTokens * a.width * int64_t{sizeof(uint16_t)};
+      const int tokens = padded_tokens<kMostTokens>(tokens_of(tile));
+      const uint8_t* from = activations_at(a, row, token);
+      shared.bring_two(at, from, apart, 0, units * kBlocks, tokens);
     }
   } else if (helper == Helper::kBringsWeights) {
     RingPlace at;
@@ -219,7 +230,7 @@ __global__ void __launch_bounds__(ManyShape<kGroups, 1>::kThreads, 1) split_kern
     for_tokens<Shared::kTokens>(tokens, [&](auto padded) {
       constexpr int kTokens = decltype(padded)::value;
       float acc[1][kTokens / 2];
-      multiply_many<kFormat, kTokens, false>(shared.many, at, units, segments, acc);
+      multiply_many<kFormat, kTokens, false, true>(shared.many, at, units, segments, acc);
       // All have read what sums overwrite.
       asm volatile("bar.sync 1, %0;" ::"n"(Shape::kWorkers) : "memory");
 #pragma unroll
@@ -286,15 +297,25 @@ void split(const Product& a, cudaStream_t stream) {
   cudaLaunchKernelEx(&config, kernel, a);
 }
 
-template <WeightFormat kFormat, bool kSegmented>
+template <WeightFormat kFormat, bool kSegmented, int kTokens>
 void whole(const Product& a, cudaStream_t stream) {
-  constexpr int kBytes = shared_bytes<Shared<kSegmented>>();
-  const auto kernel = many_kernel<kFormat, kSegmented>;
+  using Shape = WholeShape<kTokens>;
+  constexpr int kBytes = shared_bytes<WholeShared<kTokens, kSegmented>>();
+  const auto kernel = many_kernel<kFormat, kSegmented, kTokens>;
   static const int blocks =
       blocks_at_once(reinterpret_cast<const void*>(kernel), Shape::kThreads, kBytes);
-  const Tiles tiles{static_cast<int>(blocks_for(a.w.rows, Shape::kRows)),
-                    static_cast<int>(blocks_for(a.tokens, kTileTokens))};
+  const Tiles<kTokens> tiles{static_cast<int>(blocks_for(a.w.rows, Tiles<kTokens>::kRows)),
+                             static_cast<int>(blocks_for(a.tokens, kTokens))};
   kernel<<<std::min(blocks, tiles.count()), Shape::kThreads, kBytes, stream>>>(a, tiles);
+}
+
+template <WeightFormat kFormat, bool kSegmented>
+void whole(const Product& a, cudaStream_t stream) {
+  if (a.tokens > 128) {
+    whole<kFormat, kSegmented, 256>(a, stream);
+  } else {
+    whole<kFormat, kSegmented, 128>(a, stream);
+  }
 }
 
 template <WeightFormat kFormat>
@@ -308,8 +329,7 @@ void many(const Product& a, cudaStream_t stream) {
     whole<kFormat, false>(a, stream);
     return;
   }
-  const int64_t tiles =
-      int64_t{blocks_for(a.w.rows, Shape::kRows)} * blocks_for(a.tokens, kTileTokens);
+  const int64_t tiles = int64_t{blocks_for(a.w.rows, 256)} * blocks_for(a.tokens, kTileTokens);
   if (2 * tiles > multiprocessors) {
     whole<kFormat, true>(a, stream);
     return;
