@@ -45,7 +45,7 @@ struct Assignments {
 // there can be.
 constexpr int kMostOfItem = 144;
 constexpr int kLeastLines = 16;
-constexpr int kLinesStep = 32;
+constexpr int kLinesStep = 16;
 constexpr __host__ __device__ int lines_for(int assignments) {
   const int more = assignments > kLeastLines ? assignments - kLeastLines : 0;
   return kLeastLines + (more + kLinesStep - 1) / kLinesStep * kLinesStep;

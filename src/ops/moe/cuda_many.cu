@@ -6,7 +6,7 @@ namespace {
 
 // Experts are many: their rows have one segment. Results are kept for those who store them, or, of
 // inner products, until they are quantised.
-using Shape = ManyShape<2, 2>;
+using Shape = ManyShape<3, 1, 2>;
 struct Shared : ManyShared<Shape, kMostOfItem, 4, 4, Shape::kTiles * kMostOfItem / 16> {
   // What the warps of a warpgroup tell each other about tokens.
   struct Exchange {
@@ -73,7 +73,7 @@ __device__ inline uint32_t larger_bf16x2(uint32_t a, uint32_t b) {
   return a;
 }
 
-// Inner activations of a tile's 128 channels from both products, which are kept: 32 channels lie as
+// Inner activations of a tile's channels from both products, which are kept: 32 channels lie as
 // a warpgroup's fragments have them, eight in each warp, as kFormat pairs them.
 template <WeightFormat kFormat>
 __device__ void put_inner(const Moe& a, const Item& item, Shared& shared, int64_t channel) {
