@@ -61,6 +61,21 @@ __device__ inline void bulk_copy(void* shared, const void* global, uint32_t byte
       : "memory");
 }
 
+// The other way, multiples of 16 bytes again. What threads wrote to shared memory is seen after
+// each one's fence_writes() and a barrier. bulk_read() by the thread that copies: all has been
+// read.
+__device__ inline void fence_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void bulk_store(void* global, uint32_t shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared), "r"(bytes)
+               : "memory");
+}
+__device__ inline void bulk_read() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 // 16, 8 or 4 bytes, aligned to their size. Of 16, L2 fetches 256 bytes around them: rows are read
 // to their end.
 template <int kBytes>

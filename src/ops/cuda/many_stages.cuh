@@ -90,6 +90,8 @@ struct ManyShared {
   static constexpr int kStages = kStagesOf;
   static constexpr int kRing = kRingOf;
   static constexpr int kBringers = 64;  // of weights
+  // From one token's kept rows to the next: neighbours' begin in different banks.
+  static constexpr int kResultBytes = Shape::kRows * 2 + 16;
 
   uint8_t block[kStages][kTokens * kLineBytes];
   uint4 pieces[kRing][Shape::kFragments][2][32];  // of rows g and g + 8, as lanes have them

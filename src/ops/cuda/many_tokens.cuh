@@ -253,7 +253,33 @@ __device__ __forceinline__ void keep_results(Shared& shared,
   }
 }
 
-// By a worker, around keep_results() of what others store.
+// The same as rows of tokens, shared.kResultBytes apart, for store_rows().
+template <int kTokens, typename Shared, typename Changed>
+__device__ __forceinline__ void keep_rows(Shared& shared,
+                                          const float (&acc)[Shared::Shape::kTiles][kTokens / 2],
+                                          const Changed& changed) {
+  constexpr int kBytes = Shared::kResultBytes;
+  static_assert(kTokens * kBytes <= sizeof(shared.kept));
+  const int lane = threadIdx.x % 32;
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared.kept)) +
+                  lane % 4 * 2 * kBytes + lane / 4 * 4;
+#pragma unroll
+  for (int m = 0; m < Shared::Shape::kTiles; ++m) {
+    const uint32_t row = to + Shared::Shape::fragment(threadIdx.x, m) * 32;
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; i += 4) {
+#pragma unroll
+      for (int next = 0; next < 2; ++next) {
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(row + (2 * i + next) * kBytes),
+                     "r"(changed(result_pair(acc[m][i + next], acc[m][i + next + 2])))
+                     : "memory");
+      }
+    }
+  }
+  fence_writes();
+}
+
+// By a worker, around keep_results() or keep_rows().
 template <typename Shared>
 __device__ void await_stored(Shared& shared, const WorkerPlace& at) {
   shared.stored.wait(at.results ^ 1);
@@ -262,6 +288,13 @@ template <typename Shared>
 __device__ void hand_over(Shared& shared, WorkerPlace& at) {
   shared.results.arrive();
   at.results ^= 1;
+}
+
+// By those that store, around what they do with a job's results.
+template <typename Shared>
+__device__ void await_results(Shared& shared, uint32_t& parity) {
+  shared.results.wait(parity);
+  parity ^= 1;
 }
 
 // By the warp that stores, a job's results of so many tokens: to_of(t) is where row 0 of token t
@@ -285,6 +318,37 @@ __device__ __forceinline__ void store_results(Shared& shared, uint32_t& parity, 
       for (int i = 0; i < 4; ++i) {
         if (to[i] != nullptr) put(to[i], f * 16 + lane / 4 * 2, word(pairs, i));
       }
+    }
+  }
+  shared.stored.arrive();
+}
+
+// By the warp that stores: kept rows of so many tokens, each `bytes` to to_of(token).
+template <typename Shared, typename ToOf>
+__device__ __forceinline__ void store_rows(Shared& shared, uint32_t& parity, int tokens,
+                                           uint32_t bytes, const ToOf& to_of) {
+  await_results(shared, parity);
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared.kept));
+  for (int t = threadIdx.x % 32; t < tokens; t += 32) {
+    bulk_store(to_of(t), from + t * Shared::kResultBytes, bytes);
+  }
+  bulk_read();
+  shared.stored.arrive();
+}
+
+// The same as float32.
+template <typename Shared, typename ToOf>
+__device__ __forceinline__ void store_wide_rows(Shared& shared, uint32_t& parity, int tokens,
+                                                int rows, const ToOf& to_of) {
+  await_results(shared, parity);
+  const auto* from = reinterpret_cast<const uint8_t*>(shared.kept);
+  for (int row = threadIdx.x % 32 * 4; row < rows; row += 128) {
+#pragma unroll 4
+    for (int t = 0; t < tokens; ++t) {
+      const uint2 four = *reinterpret_cast<const uint2*>(from + t * Shared::kResultBytes + row * 2);
+      *reinterpret_cast<float4*>(to_of(t) + row) = {
+          __uint_as_float(four.x << 16), __uint_as_float(four.x & 0xFFFF0000u),
+          __uint_as_float(four.y << 16), __uint_as_float(four.y & 0xFFFF0000u)};
     }
   }
   shared.stored.arrive();

@@ -15,8 +15,8 @@ template <int kTokens>
 using WholeShape = std::conditional_t<kTokens == 256, ManyShape<2, 1, 2>, ManyShape<2, 2>>;
 template <int kTokens, bool kSegmented>
 using WholeShared = std::conditional_t<
-    kTokens == 256, ManyShared<WholeShape<256>, 256, kSegmented ? 3 : 4, 3, kSegmented ? 20 : 16>,
-    ManyShared<WholeShape<128>, 128, kSegmented ? 4 : 5, 4, kSegmented ? 20 : 16>>;
+    kTokens == 256, ManyShared<WholeShape<256>, 256, kSegmented ? 3 : 4, 3, kSegmented ? 20 : 17>,
+    ManyShared<WholeShape<128>, 128, kSegmented ? 4 : 5, 4, kSegmented ? 20 : 17>>;
 
 // Tiles of rows and tokens in an order in which those at work share rows and tokens: bands of
 // 2,048 tokens, and in a band all tiles of tokens of a tile of rows, then the next one's.
@@ -72,6 +72,11 @@ __device__ int padded_tokens(int tokens) {
   return tokens > kMost / 2 ? kMost : kMost / 2;
 }
 
+template <typename Shape>
+__device__ void sync_workers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(Shape::kWorkers) : "memory");
+}
+
 // A worker's results where they belong: those that are float32.
 template <typename Shape, int kTokens>
 __device__ __forceinline__ void put_results(const Product& a, int64_t row, int64_t token,
@@ -122,7 +127,8 @@ __global__ void __launch_bounds__(WholeShape<kMostTokens>::kThreads, 1)
           return;
         }
         await_stored(shared, at);
-        keep_results<kTokens>(shared, acc, [&](uint32_t pair) {
+        if constexpr (kSegmented) sync_workers<Shape>();  // no one's sums lie there any more
+        keep_rows<kTokens>(shared, acc, [&](uint32_t pair) {
           return result_pair(mul(__uint_as_float(pair << 16), a.scale),
                              mul(__uint_as_float(pair & 0xFFFF0000u), a.scale));
         });
@@ -156,27 +162,15 @@ __global__ void __launch_bounds__(WholeShape<kMostTokens>::kThreads, 1)
     for (int tile = first; tile < tiles.count(); tile += step) {
       const auto [row, token] = tiles[tile];
       const int tokens = tokens_of(tile);
-      const int fragments = block_rows<kFormat, Shape>(a, row).fragments;
+      const int rows = block_rows<kFormat, Shape>(a, row).fragments * 16;
       if (a.y.element == Element::kBf16) {
-        store_results<uint16_t>(
-            shared, parity, tokens, fragments,
-            [&, row = row, token = token](int t) {
-              return t < tokens ? a.y.bf16(token + t) + row : nullptr;
-            },
-            [](uint16_t* to, int r, uint32_t pair) {
-              *reinterpret_cast<uint32_t*>(to + r) = pair;
-            });
-        continue;
+        auto* y = a.y.bf16(token) + row;
+        store_rows(shared, parity, tokens, static_cast<uint32_t>(rows * sizeof(uint16_t)),
+                   [&](int t) { return y + t * a.y.stride; });
+      } else {
+        auto* y = a.y.f32(token) + row;
+        store_wide_rows(shared, parity, tokens, rows, [&](int t) { return y + t * a.y.stride; });
       }
-      store_results<float>(
-          shared, parity, tokens, fragments,
-          [&, row = row, token = token](int t) {
-            return t < tokens ? a.y.f32(token + t) + row : nullptr;
-          },
-          [](float* to, int r, uint32_t pair) {
-            *reinterpret_cast<float2*>(to + r) = {__uint_as_float(pair << 16),
-                                                  __uint_as_float(pair & 0xFFFF0000u)};
-          });
     }
   }
 }
@@ -231,8 +225,7 @@ __global__ void __launch_bounds__(ManyShape<kGroups, 1>::kThreads, 1) split_kern
       constexpr int kTokens = decltype(padded)::value;
       float acc[1][kTokens / 2];
       multiply_many<kFormat, kTokens, false, true>(shared.many, at, units, segments, acc);
-      // All have read what sums overwrite.
-      asm volatile("bar.sync 1, %0;" ::"n"(Shape::kWorkers) : "memory");
+      sync_workers<Shape>();  // all have read what sums overwrite
 #pragma unroll
       for (int i = 0; i < kTokens / 4; ++i) {
         const int t = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
