@@ -78,18 +78,10 @@ __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, 
   }
 }
 
-// Q8 of 32 columns that four neighbouring threads hold, eight each; all 32 threads of the warp
-// call.
-__device__ inline void quantise_eight(float (&values)[8]) {
-  float largest = absolute_max(values, 8);
-  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-  const float scale = e8m0_to_float(q8_scale_of(largest));
-#pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = mul(e4m3_to_float(q8_code(values[i], scale)), scale);
-}
-
 // Q8 of a value of a block that has this scale; a power of two, and its inverse.
+__device__ inline float q8_inverse_scale(uint32_t byte) {
+  return e8m0_to_float(byte == 255 ? 255 : 254 - byte);
+}
 __device__ inline float q8_value(float value, float scale, float inverse) {
   const float x = mul(value, inverse);
   const float magnitude = fminf(fabsf(x), 448.0f);
@@ -97,6 +89,19 @@ __device__ inline float q8_value(float value, float scale, float inverse) {
   float rounded = __uint_as_float((bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u);
   if (magnitude < 0.015625f) rounded = __fsub_rn(add(magnitude, 16384.0f), 16384.0f);
   return mul(x != x ? x : copysignf(rounded, x), scale);
+}
+
+// Q8 of 32 columns that four neighbouring threads hold, eight each; all 32 threads of the warp
+// call.
+__device__ inline void quantise_eight(float (&values)[8]) {
+  float largest = absolute_max(values, 8);
+  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+  const uint32_t byte = q8_scale_of(largest);
+  const float scale = e8m0_to_float(byte);
+  const float inverse = q8_inverse_scale(byte);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = q8_value(values[i], scale, inverse);
 }
 
 // Eight columns of row t of x, of either kind.

@@ -123,7 +123,7 @@ __device__ void put_inner(const Moe& a, const Item& item, Shared& shared, int64_
     const uint4 of = exchange.largest[m][t / 2];
     const uint32_t both = larger_bf16x2(larger_bf16x2(of.x, of.y), larger_bf16x2(of.z, of.w));
     const uint32_t byte = q8_scale_of(bf16_to_float(t % 2 == 0 ? both & 0xFFFFu : both >> 16));
-    exchange.scales[m][t] = {e8m0_to_float(byte), e8m0_to_float(byte == 255 ? 255 : 254 - byte)};
+    exchange.scales[m][t] = {e8m0_to_float(byte), q8_inverse_scale(byte)};
   }
   sync_warpgroup(group);
   const int q = g / 2;
