@@ -36,7 +36,7 @@ bool fits(const AttendArgs& a) {
 }
 
 // Up to so many tokens blocks of one token each would leave multiprocessors without work.
-constexpr int64_t kFewTokens = 32;
+constexpr int64_t kFewTokens = 24;
 constexpr int64_t kManyRounds = 32;  // tokens of a block in a call
 
 template <typename Kernel>
@@ -58,7 +58,8 @@ void attend_many(Launch& l, const AttendArgs& a, float scale) {
   allow_shared(many_kernel, sizeof(ManyShared));
   launch_alike(false, find_rows_kernel, dim3(static_cast<unsigned>(a.q.count)), dim3(kFinders * 32),
                0, l.stream, a, found, static_cast<int>(most));
-  launch_early(many_kernel, dim3(static_cast<unsigned>(std::min(a.q.count, multiprocessors()))),
+  launch_early(many_kernel,
+               dim3(static_cast<unsigned>(std::min<int64_t>(a.q.count, multiprocessors()))),
                dim3(kThreads), sizeof(ManyShared), l.stream, a, scale,
                static_cast<const FoundTile*>(found), static_cast<int>(most));
 }

@@ -1,5 +1,3 @@
-#include <cooperative_groups.h>
-
 #include <algorithm>
 #include <type_traits>
 
@@ -175,121 +173,6 @@ __global__ void __launch_bounds__(WholeShape<kMostTokens>::kThreads, 1)
   }
 }
 
-// The same where tiles are fewer than multiprocessors: a block has a segment of a tile, a cluster
-// of blocks all of them, and each block then adds up its share of the tokens. Grid (segments, tiles
-// of rows, tiles of tokens).
-template <int kGroups>
-struct SplitShared {
-  using Shape = ManyShape<kGroups, 1>;
-  static constexpr int kTokens = kGroups > 4 ? 64 : 128;  // of a tile
-  static constexpr int kStride = Shape::kRows + 4;        // of a token's sums
-  union {
-    ManyShared<Shape, kTokens, 5, 5> many;
-    float sums[kTokens][kStride];
-  };
-};
-
-template <WeightFormat kFormat, int kGroups>
-__global__ void __launch_bounds__(ManyShape<kGroups, 1>::kThreads, 1) split_kernel(Product a) {
-  using Shared = SplitShared<kGroups>;
-  using Shape = typename Shared::Shape;
-  const auto cluster = cooperative_groups::this_cluster();
-  auto& shared = shared_of_block<Shared>();
-  shared.many.init();
-  const auto segment = static_cast<int>(blockIdx.x);
-  const int64_t row = int64_t{blockIdx.y} * Shape::kRows;
-  const int64_t token = int64_t{blockIdx.z} * Shared::kTokens;
-  const auto tokens = static_cast<int>(min(int64_t{Shared::kTokens}, a.tokens - token));
-  const int units = units_of<kFormat>(a);
-  const Segments segments{a.segments, segment, segment + 1};
-  if (!Shape::multiplies()) {
-    Shape::give_registers();
-    RingPlace at;
-    if (Shape::helper() == Helper::kBringsWeights) {
-      shared.many.bring(at, block_rows<kFormat, Shape>(a, row),
-                        segments.first_chunk<kFormat>(units), segments.last_chunk<kFormat>(units));
-      wait_copies<0>();
-    } else if (threadIdx.x == Shape::kWorkers) {
-      constexpr int kBlocks = unit_columns(kFormat) / kBlockColumns;
-      shared.many.bring(
-          at, activations_at(a, row, token), kTileTokens, segments.begin(segment, units) * kBlocks,
-          segments.begin(segment + 1, units) * kBlocks, padded_tokens<Shared::kTokens>(tokens));
-    }
-    __syncwarp();
-    cluster.sync();
-    cluster.sync();
-  } else {
-    Shape::take_registers();
-    WorkerPlace at;
-    for_tokens<Shared::kTokens>(tokens, [&](auto padded) {
-      constexpr int kTokens = decltype(padded)::value;
-      float acc[1][kTokens / 2];
-      multiply_many<kFormat, kTokens, false, true>(shared.many, at, units, segments, acc);
-      sync_workers<Shape>();  // all have read what sums overwrite
-#pragma unroll
-      for (int i = 0; i < kTokens / 4; ++i) {
-        const int t = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
-        const int d = i / 2 * 4 + i % 2;
-        *reinterpret_cast<float2*>(&shared.sums[t][row_in_block<Shape>(threadIdx.x, 0)]) = {
-            acc[0][d], acc[0][d + 2]};
-      }
-    });
-    cluster.sync();
-    constexpr int kFours = Shape::kRows / 4;
-    const int mine = (tokens - segment + a.segments - 1) / a.segments;
-    for (int i = threadIdx.x; i < mine * kFours; i += Shape::kWorkers) {
-      const int t = i / kFours * a.segments + segment;
-      const int r = i % kFours * 4;
-      float4 sums[kMostSegments];
-#pragma unroll
-      for (int s = 0; s < kMostSegments; ++s) {
-        if (s < a.segments) {
-          sums[s] =
-              *reinterpret_cast<const float4*>(cluster.map_shared_rank(&shared.sums[t][r], s));
-        }
-      }
-      float4 total = {};
-      bool first = true;
-#pragma unroll
-      for (int s = 0; s < kMostSegments; ++s) {
-        if (s >= a.segments || segments.begin(s, units) == segments.begin(s + 1, units)) continue;
-        total.x = first ? sums[s].x : add(total.x, sums[s].x);
-        total.y = first ? sums[s].y : add(total.y, sums[s].y);
-        total.z = first ? sums[s].z : add(total.z, sums[s].z);
-        total.w = first ? sums[s].w : add(total.w, sums[s].w);
-        first = false;
-      }
-      if (row + r < a.w.rows) {
-        a.put_two(token + t, row + r, total.x, total.y);
-        a.put_two(token + t, row + r + 2, total.z, total.w);
-      }
-    }
-    cluster.sync();  // others may still read this block's sums
-  }
-}
-
-template <WeightFormat kFormat, int kGroups>
-void split(const Product& a, cudaStream_t stream) {
-  constexpr int kBytes = shared_bytes<SplitShared<kGroups>>();
-  using Shape = ManyShape<kGroups, 1>;
-  const auto kernel = split_kernel<kFormat, kGroups>;
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (allowed != cudaSuccess) return;
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(a.segments), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(a.segments), blocks_for(a.w.rows, Shape::kRows),
-                        blocks_for(a.tokens, SplitShared<kGroups>::kTokens));
-  config.blockDim = Shape::kThreads;
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, a);
-}
-
 template <WeightFormat kFormat, bool kSegmented, int kTokens>
 void whole(const Product& a, cudaStream_t stream) {
   using Shape = WholeShape<kTokens>;
@@ -311,46 +194,16 @@ void whole(const Product& a, cudaStream_t stream) {
   }
 }
 
-template <WeightFormat kFormat>
-void many(const Product& a, cudaStream_t stream) {
-  static const int multiprocessors = [] {
-    int value = 0;
-    cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0);
-    return value;
-  }();
-  if (a.segments == 1) {
-    whole<kFormat, false>(a, stream);
-    return;
-  }
-  const int64_t tiles = int64_t{blocks_for(a.w.rows, 256)} * blocks_for(a.tokens, kTileTokens);
-  if (2 * tiles > multiprocessors) {
-    whole<kFormat, true>(a, stream);
-    return;
-  }
-  // As few rows a block as give every multiprocessor at most one.
-  const int64_t sixty_fours = blocks_for(a.w.rows, 64);
-  const auto fits = [&](int groups) {
-    return a.group_rows % (64 * groups) == 0 || a.group_rows == a.w.rows;
-  };
-  const auto wanted = sixty_fours * a.segments;
-  if (wanted <= 128) {
-    split<kFormat, 1>(a, stream);
-  } else if (wanted <= 2 * 128) {
-    split<kFormat, 2>(a, stream);
-  } else if (wanted <= 4 * 128 || !fits(5)) {
-    split<kFormat, 4>(a, stream);
-  } else {
-    split<kFormat, 5>(a, stream);
-  }
-}
-
 }  // namespace
 
 template <WeightFormat kFormat>
 void linear_many(Launch& l, const LinearArgs& a) {
   const int64_t rows = (a.x.count + kTileTokens - 1) / kTileTokens * kTileTokens;
   const auto* x = store_activations<kFormat, Layout::kTiles>(l, a, rows);
-  if (x != nullptr) many<kFormat>(product_of(a, x), l.stream);
+  if (x == nullptr) return;
+  const Product product = product_of(a, x);
+  product.segments > 1 ? whole<kFormat, true>(product, l.stream)
+                       : whole<kFormat, false>(product, l.stream);
 }
 template void linear_many<WeightFormat::kFp8Block>(Launch&, const LinearArgs&);
 template void linear_many<WeightFormat::kBf16>(Launch&, const LinearArgs&);
