@@ -6,7 +6,7 @@ namespace tidemill::cuda {
 namespace {
 
 // Of matrices with one segment, which are long: the others' sums are fewer.
-constexpr int kMostSeveral = 64;
+constexpr int kMostSeveral = 128;
 
 // Whether tiles of cuda_many.cu give work to half of the multiprocessors only.
 bool few_tiles(const LinearArgs& a) {

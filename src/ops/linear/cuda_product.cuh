@@ -35,15 +35,29 @@ struct Product {
     auto& out = *reinterpret_cast<float2*>(to);
     out = accumulate ? float2{add(out.x, first), add(out.y, second)} : float2{first, second};
   }
-  __device__ void put_two(int64_t t, int64_t row, float first, float second) const {
+  // Of two rows, the first even, and tokens from `first` on: put_all(put) calls
+  // put(token - first, one, other) for each.
+  template <typename PutAll>
+  __device__ void put_pairs(int64_t first, int64_t row, const PutAll& put_all) const {
     if (wide()) {
-      put_two_wide(y.f32(t) + row, first, second);
+      float* to = y.f32(first) + row;
+      put_all(
+          [&](int64_t t, float one, float other) { put_two_wide(to + t * y.stride, one, other); });
     } else if (y.element == Element::kBf16) {
-      *reinterpret_cast<uint32_t*>(y.bf16(t) + row) =
-          __byte_perm(__float_as_uint(rounded(first)), __float_as_uint(rounded(second)), 0x7632);
+      uint16_t* to = y.bf16(first) + row;
+      put_all([&](int64_t t, float one, float other) {
+        *reinterpret_cast<uint32_t*>(to + t * y.stride) =
+            __byte_perm(__float_as_uint(rounded(one)), __float_as_uint(rounded(other)), 0x7632);
+      });
     } else {
-      *reinterpret_cast<float2*>(y.f32(t) + row) = {rounded(first), rounded(second)};
+      float* to = y.f32(first) + row;
+      put_all([&](int64_t t, float one, float other) {
+        *reinterpret_cast<float2*>(to + t * y.stride) = {rounded(one), rounded(other)};
+      });
     }
+  }
+  __device__ void put_two(int64_t t, int64_t row, float one, float other) const {
+    put_pairs(t, row, [&](const auto& put) { put(0, one, other); });
   }
 };
 

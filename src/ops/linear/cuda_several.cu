@@ -18,6 +18,38 @@
 namespace tidemill::cuda {
 namespace {
 
+// Scales of a warp's 16 rows, which lie in one row of blocks: of 64 chunks, two in a lane's word,
+// and of the next 64.
+class WarpScales {
+ public:
+  // `scales`: the row's. Chunks [begin, end), each for next() in turn.
+  __device__ WarpScales(const uint8_t* scales, int begin, int end)
+      : words_(reinterpret_cast<const uint32_t*>(scales) + threadIdx.x % 32),
+        lane_end_((end + 1) / 2 - static_cast<int>(threadIdx.x % 32)),
+        byte_(0x4440 + ThreadRows<WeightFormat::kFp8Block>::scale_at(begin) % 4),
+        now_(load(begin / 64 * 32)),
+        next_(load((begin + 63) / 64 * 32)) {}
+  // This thread's scale.
+  __device__ uint32_t next(unsigned chunk) {
+    if (chunk % 64 == 0) {
+      now_ = next_;
+      next_ = load(static_cast<int>(chunk) / 2 + 32);
+    }
+    const uint32_t scale = __byte_perm(__shfl_sync(0xFFFFFFFFu, now_, chunk / 2), 0, byte_);
+    byte_ ^= 2;
+    return scale;
+  }
+
+ private:
+  __device__ uint32_t load(int first) const { return first < lane_end_ ? words_[first] : 0; }
+
+  const uint32_t* words_;
+  int lane_end_;
+  uint32_t byte_;  // as __byte_perm selects it
+  uint32_t now_;
+  uint32_t next_;
+};
+
 // A warp's 16 rows of a segment, kDepth chunks on their way. Every thread copies what it reads
 // itself. Rows 2 g and 2 g + 1 are at places g and g + 8 of fragments, so that results are pairs.
 template <WeightFormat kFormat, int kDepth>
@@ -25,18 +57,21 @@ class RowStream {
  public:
   static constexpr bool kScaled = ThreadRows<kFormat>::kScaled;
   static constexpr int kPieces = 32 * kPieceBytes;  // of a row of each thread
-  static constexpr int kSlotBytes = 2 * kPieces + (kScaled ? 32 * int{sizeof(uint32_t)} : 0);
+  static constexpr int kSlotBytes = 2 * kPieces;
   static constexpr int kBytes = kDepth * kSlotBytes;
 
   // `memory`: this warp's; chunks [begin, end) of rows `row` on.
   __device__ RowStream(const Matrix& w, uint32_t memory, int64_t row, int begin, int end)
-      : coming_(begin), end_(end) {
+      : scales_(kScaled ? w.scales + row / 32 * (w.cols / 32) : nullptr, kScaled ? begin : 0,
+                kScaled ? end : 0),
+        coming_(begin),
+        end_(end) {
     const int lane = threadIdx.x % 32;
     row_bytes_ = ThreadRows<kFormat>::row_bytes(w.cols);
     pieces_ = static_cast<const uint8_t*>(w.data) + (row + lane / 4 * 2) * row_bytes_ +
               lane % 4 * kPieceBytes + int64_t{begin} * kChunkBytes;
-    if constexpr (kScaled) scales_ = w.scales + row / 32 * (w.cols / 32);
     first_ = memory + lane * kPieceBytes;
+    asm volatile("" : "+r"(first_));  // computed once
     for (int i = 0; i < kDepth; ++i) issue(first_ + i * kSlotBytes);
     slot_ = first_;
   }
@@ -45,64 +80,30 @@ class RowStream {
     wait_copies<kDepth - 1>();
     now.piece[0] = load_shared(slot_);
     now.piece[1] = load_shared(slot_ + kPieces);
-    if constexpr (kScaled) {
-      const uint32_t byte = 0x4440 + ThreadRows<kFormat>::scale_at(chunk) % 4;
-      now.scale[0] = now.scale[1] = __byte_perm(load_shared_word(scale_of(slot_)), 0, byte);
-    }
-    __syncwarp();  // has been read
-    issue(slot_);
+    if constexpr (kScaled) now.scale[0] = now.scale[1] = scales_.next(static_cast<unsigned>(chunk));
+    issue(slot_);  // after it has been read: shared memory is accessed in order
     slot_ += kSlotBytes;
     if (slot_ == first_ + kBytes) slot_ = first_;
   }
 
  private:
-  __device__ static uint32_t scale_of(uint32_t slot) {
-    const int lane = threadIdx.x % 32;
-    return slot + 2 * kPieces - lane * (kPieceBytes - int{sizeof(uint32_t)});
-  }
   __device__ void issue(uint32_t slot) {
     if (coming_ < end_) {
       copy_async<16>(slot, pieces_);
       copy_async<16>(slot + kPieces, pieces_ + row_bytes_);
-      if constexpr (kScaled) copy_async<4>(scale_of(slot), scales_ + (2 * coming_ & ~3));
       pieces_ += kChunkBytes;
       ++coming_;
     }
     commit_copies();
   }
 
+  WarpScales scales_;
   const uint8_t* pieces_;
-  const uint8_t* scales_ = nullptr;
   int64_t row_bytes_;
   int coming_;
   int end_;
   uint32_t first_;
   uint32_t slot_;
-};
-
-// A block: warpgroups that multiply 64 rows each by so many tokens.
-template <WeightFormat kFormat, int kGroups, int kTokens>
-struct Block {
-  static constexpr int kRows = 64 * kGroups;
-  static constexpr int kWarps = 4 * kGroups;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kDepth = kTokens > 16 ? 4 : 8;
-  // Of a multiprocessor, where there is shared memory for them.
-  static constexpr int kMostBlocks = std::max(1, (kTokens > 32 ? 4 : 6) / kGroups);
-  using Stream = RowStream<kFormat, kDepth>;
-
-  // Shared memory: stages of activations, then chunks of weights.
-  static constexpr int kMostStages = 32;
-  static constexpr int kStageBytes = kTokens * kLineBytes;
-  static constexpr int kWeightBytes = kWarps * Stream::kBytes;
-  static constexpr int kAlignment = 1024;  // that wgmma() wants of a stage
-  static constexpr int kOwnBytes = 2 * kMostStages * int{sizeof(Barrier)};
-  static constexpr int kMostBytes = (227 << 10) - kOwnBytes;
-
-  static constexpr int bytes(int stages) {
-    return kAlignment - 1 + stages * kStageBytes + kWeightBytes;
-  }
-  static constexpr int kRoom = std::min(kMostStages, (kMostBytes - bytes(0)) / kStageBytes);
 };
 
 // Whose turn it is in a ring of stages, each with a unit of activations.
@@ -116,6 +117,38 @@ struct Turn {
 };
 // Thread 0 fills a stage anew so many units later: by then others, too, have read it, as a rule.
 constexpr int kBehind = 2;
+
+// A block: warpgroups that multiply 64 rows each by so many tokens.
+template <WeightFormat kFormat, int kGroups, int kTokens>
+struct Block {
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kWarps = 4 * kGroups;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kDepth = kTokens > 16 ? 3 : 4;
+  // Of a multiprocessor, where there is shared memory for them.
+  static constexpr int kMostBlocks = std::max(1, (kTokens > 32 ? 4 : 6) / kGroups);
+  using Stream = RowStream<kFormat, kDepth>;
+
+  // Shared memory: stages of activations, then chunks of weights.
+  static constexpr int kMostStages = 32;
+  static constexpr int kStageBytes = kTokens * kLineBytes;
+  static constexpr int kWeightBytes = kWarps * Stream::kBytes;
+  static constexpr int kAlignment = 1024;  // that wgmma() wants of a stage
+  static constexpr int kOwnBytes = 2 * kMostStages * int{sizeof(Barrier)};
+  static constexpr int kOfDevice = 1 << 10;  // of a block's
+
+  static constexpr int bytes(int stages) {
+    return kAlignment - 1 + stages * kStageBytes + kWeightBytes;
+  }
+  // So that so many blocks are at work on a multiprocessor, or as many as can be.
+  static constexpr int most_bytes(int blocks) {
+    return (228 << 10) / blocks - kOfDevice - kOwnBytes;
+  }
+  static constexpr int most_stages(int blocks) {
+    return std::min(kMostStages,
+                    std::max(kBehind + 1, (most_bytes(blocks) - bytes(0)) / kStageBytes));
+  }
+};
 
 // The registers were read until here, so nothing else is in them.
 template <int kCount>
@@ -154,6 +187,11 @@ __global__ void __launch_bounds__(Block<kFormat, kGroups, kTokens>::kThreads,
   using Stream = typename Block::Stream;
   Stream stream(a.w, weights + warp * Stream::kBytes, min(row, a.w.rows - 16), begin * kChunks,
                 end * kChunks);
+  const int64_t line = token % kTileTokens;
+  const int64_t group = row_of_block / a.group_rows;
+  const auto* x = reinterpret_cast<const uint8_t*>(a.x + (token - line) * a.width) +
+                  group * a.w.cols * (kTileTokens * int64_t{sizeof(uint16_t)}) +
+                  (int64_t{begin} * kTileTokens + line) * kLineBytes;
   if (threadIdx.x == 0) {
     for (int i = 0; i < stages; ++i) {
       full[i].init(1);
@@ -166,15 +204,11 @@ __global__ void __launch_bounds__(Block<kFormat, kGroups, kTokens>::kThreads,
   Turn filling;
   int coming = begin;
   const auto fill = [&] {
-    const int64_t line = token % kTileTokens;
-    const int64_t group = row_of_block / a.group_rows;
-    const auto* x = reinterpret_cast<const uint8_t*>(a.x + (token - line) * a.width) +
-                    group * a.w.cols * (kTileTokens * int64_t{sizeof(uint16_t)}) +
-                    (int64_t{coming} * kTileTokens + line) * kLineBytes;
     empty[filling.stage].wait(filling.parity ^ 1);
     full[filling.stage].arrive_expecting(Block::kStageBytes);
     bulk_copy(stage + filling.stage * Block::kStageBytes, x, Block::kStageBytes,
               full[filling.stage]);
+    x += kTileTokens * kLineBytes;
     filling.advance(stages);
     ++coming;
   };
@@ -186,9 +220,11 @@ __global__ void __launch_bounds__(Block<kFormat, kGroups, kTokens>::kThreads,
   uint32_t w[2][kStep][4] = {};
   Turn at;
   int before = 0;  // the stage
+  const bool ring = stages < end - begin;
+  const uint64_t tiles = swizzled_tile(stage);
 #pragma unroll 1
   for (int unit = begin; unit < end; ++unit) {
-    const uint64_t b = swizzled_tile(stage + at.stage * Block::kStageBytes);
+    const uint64_t b = tiles + at.stage * (Block::kStageBytes / 16);
     Chunk<kFormat> now;
     bool large = false;
 #pragma unroll
@@ -210,11 +246,11 @@ __global__ void __launch_bounds__(Block<kFormat, kGroups, kTokens>::kThreads,
       wgmma_commit();
       wgmma_wait<1>();
       keep(w[(i / kStep + 1) % 2]);
-      if (i == 0 && stages < end - begin) {
-        if (lane == 0 && unit > begin) empty[before].arrive();
-        if (threadIdx.x == 0 && unit >= begin + kBehind && coming < end) fill();
-        __syncwarp();
-      }
+    }
+    if (ring) {
+      if (lane == 0 && unit > begin) empty[before].arrive();
+      if (threadIdx.x == 0 && unit >= begin + kBehind && coming < end) fill();
+      __syncwarp();
     }
     before = at.stage;
     at.advance(stages);
@@ -223,18 +259,23 @@ __global__ void __launch_bounds__(Block<kFormat, kGroups, kTokens>::kThreads,
   wgmma_done(acc);
   if (row >= a.w.rows) return;
   const int64_t r = row + lane / 4 * 2;
-  const auto tokens = static_cast<int>(min(int64_t{kTokens}, a.tokens - token));
+  const int64_t first = token + lane % 4 * 2;
+  const int64_t tokens = a.tokens - first;
+  const auto put_all = [&](const auto& put) {
 #pragma unroll
-  for (int i = 0; i < kTokens / 4; ++i) {
-    const int t = i / 2 * 8 + lane % 4 * 2 + i % 2;
-    const int d = i / 2 * 4 + i % 2;
-    if (t >= tokens) continue;
-    if (a.segments > 1) {
-      *reinterpret_cast<float2*>(sums + (segment * a.tokens + token + t) * a.w.rows + r) = {
-          acc[d], acc[d + 2]};
-    } else {
-      a.put_two(token + t, r, acc[d], acc[d + 2]);
+    for (int i = 0; i < kTokens / 4; ++i) {
+      const int t = i / 2 * 8 + i % 2;
+      const int d = i / 2 * 4 + i % 2;
+      if (t < tokens) put(t, acc[d], acc[d + 2]);
     }
+  };
+  if (a.segments > 1) {
+    float* to = sums + (segment * a.tokens + first) * a.w.rows + r;
+    put_all([&](int64_t t, float one, float other) {
+      *reinterpret_cast<float2*>(to + t * a.w.rows) = {one, other};
+    });
+  } else {
+    a.put_pairs(first, r, put_all);
   }
 }
 
@@ -270,46 +311,48 @@ __global__ void __launch_bounds__(kAddThreads)
   a.put_two(token, row + 2, total.z, total.w);
 }
 
-// False, if not `always`: rows of a group do not make whole blocks, or not all blocks are at work
-// at once.
+// False: rows of a group do not make whole blocks, or, if `at_once`, not all blocks are at work at
+// once with as many stages as there is room for.
 template <WeightFormat kFormat, int kTokens, int kGroups>
-bool several(Launch& l, const Product& a, float* sums, bool always) {
+bool several(Launch& l, const Product& a, float* sums, bool at_once) {
   using Block = Block<kFormat, kGroups, kTokens>;
   if (a.group_rows != a.w.rows && a.group_rows % Block::kRows != 0) return false;
   const auto units = static_cast<int>(a.w.cols / unit_columns(kFormat));
-  static_assert(Block::kRoom > kBehind);
-  const int stages = std::min(Block::kRoom, static_cast<int>(blocks_for(units, a.segments)));
+  const int stages = std::min(Block::most_stages(at_once ? 1 : Block::kMostBlocks),
+                              static_cast<int>(blocks_for(units, a.segments)));
   const int bytes = Block::bytes(stages);
   const dim3 grid(static_cast<unsigned>(a.segments), blocks_for(a.w.rows, Block::kRows),
                   blocks_for(a.tokens, kTokens));
-  constexpr int kOfDevice = 1 << 10;  // a block's
-  const int at_once =
-      std::min(Block::kMostBlocks, (228 << 10) / (bytes + Block::kOwnBytes + kOfDevice));
-  if (!always && int64_t{grid.x} * grid.y * grid.z > at_once * multiprocessors()) return false;
+  int blocks = Block::kMostBlocks;
+  while (blocks > 1 && bytes > Block::most_bytes(blocks)) --blocks;
+  if (at_once && int64_t{grid.x} * grid.y * grid.z > blocks * multiprocessors()) return false;
   const auto kernel = several_kernel<kFormat, kGroups, kTokens>;
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Block::kMostBytes);
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Block::most_bytes(1));
   if (allowed == cudaSuccess) {
     launch_early(kernel, grid, Block::kThreads, bytes, l.stream, a, stages, sums);
   }
   return true;
 }
 
-// As few rows a block as let all blocks be at work at once, or as many as there can be: the sums of
-// 128 tokens leave five warpgroups too few registers.
+// As few rows a block as let all blocks be at work at once. Otherwise as many as there can be, so
+// that few blocks read the same activations; of 128 tokens 128 rows, so that two blocks share a
+// multiprocessor: their sums leave five warpgroups too few registers.
 template <WeightFormat kFormat, int kTokens>
 bool several(Launch& l, const Product& a, float* sums) {
-  if (several<kFormat, kTokens, 1>(l, a, sums, false) ||
-      several<kFormat, kTokens, 2>(l, a, sums, false) ||
-      several<kFormat, kTokens, 4>(l, a, sums, false)) {
+  if (several<kFormat, kTokens, 1>(l, a, sums, true) ||
+      several<kFormat, kTokens, 2>(l, a, sums, true) ||
+      several<kFormat, kTokens, 4>(l, a, sums, true)) {
     return true;
   }
   if constexpr (kTokens < 128) {
-    if (several<kFormat, kTokens, 5>(l, a, sums, true)) return true;
+    if (several<kFormat, kTokens, 5>(l, a, sums, false) ||
+        several<kFormat, kTokens, 4>(l, a, sums, false)) {
+      return true;
+    }
   }
-  return several<kFormat, kTokens, 4>(l, a, sums, true) ||
-         several<kFormat, kTokens, 2>(l, a, sums, true) ||
-         several<kFormat, kTokens, 1>(l, a, sums, true);
+  return several<kFormat, kTokens, 2>(l, a, sums, false) ||
+         several<kFormat, kTokens, 1>(l, a, sums, false);
 }
 
 }  // namespace
