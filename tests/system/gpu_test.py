@@ -4,6 +4,7 @@ Plain HTTP, so that it also runs where no client is installed (scripts/gpu-check
 """
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import unittest
@@ -19,11 +20,12 @@ PERSON = {"type": "object", "required": ["name", "age"], "additionalProperties":
 
 
 def tidemill(*arguments):
-    return subprocess.run([TIDEMILL, *arguments], capture_output=True, text=True, timeout=300)
+    return subprocess.run([TIDEMILL, *arguments], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "TIDEMILL_MODEL": MODEL})
 
 
 def setUpModule():
-    probe = tidemill("run", "--model", MODEL, "--backend", "cuda", "--max-tokens", "1", "Hello")
+    probe = tidemill("run", "--backend", "cuda", "--max-tokens", "1", "Hello")
     if probe.returncode != 0 and "CUDA" in probe.stderr:
         print(probe.stderr.strip())
         sys.exit(77)
