@@ -47,10 +47,33 @@ constexpr __host__ __device__ int64_t place_of_eight(int64_t column) {
   return column - inside + inside % kPiece * 4 + inside / kPiece * 8;
 }
 
-// Eight columns of a token that begin at `column` (a multiple of 8), bf16 values.
+// Four words of each of four threads `step` apart: a thread's i-th word goes to the i-th thread. By
+// whole warps.
+__device__ inline void transpose_words(uint32_t (&words)[4], int step) {
+  const int mine = static_cast<int>(threadIdx.x) / step % 4;
+#pragma unroll
+  for (int half = 1; half < 4; half *= 2) {
+    const bool upper = (mine & half) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & half) != 0) continue;
+      uint32_t& kept = words[i];
+      uint32_t& given = words[i + half];
+      const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, upper ? kept : given, half * step);
+      if (upper) {
+        kept = got;
+      } else {
+        given = got;
+      }
+    }
+  }
+}
+
+// Eight columns of a token that begin at `column` (a multiple of 8), bf16 values; nothing if
+// `beyond`. By whole warps, whose threads have neighbouring eights.
 template <WeightFormat kFormat, Layout kLayout>
 __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, int64_t width,
-                          int64_t column) {
+                          int64_t column, bool beyond = false) {
   uint32_t pair[4];
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
@@ -58,23 +81,23 @@ __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, 
               (__float_as_uint(values[column_of_pair<kFormat>(q, 1)]) & 0xFFFF0000u);
   }
   if constexpr (kLayout == Layout::kRows) {
+    if (beyond) return;
     *reinterpret_cast<uint4*>(out + row * width + place_of_eight<kFormat>(column)) = {
         pair[0], pair[1], pair[2], pair[3]};
   } else {
+    // Pair q of eights a piece apart lie next to each other: 16 bytes that one thread stores.
+    constexpr int kStep = piece_columns(kFormat) / 8;
+    const auto q = static_cast<int>(column / piece_columns(kFormat) % 4);
+    transpose_words(pair, kStep);
+    if (beyond) return;
+    const int64_t at = place_of_pair<kFormat>(column - q * piece_columns(kFormat), q);
     const auto line = static_cast<int>(row % kTileTokens);
     auto* to =
         reinterpret_cast<uint8_t*>(out + (kLayout == Layout::kTiles ? row - line : row) * width);
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      const int64_t at = place_of_pair<kFormat>(column, q);
-      if constexpr (kLayout == Layout::kLines) {
-        *reinterpret_cast<uint32_t*>(to + at * 2) = pair[q];
-      } else {
-        const auto byte = static_cast<int>(at % kBlockColumns) * 2;
-        *reinterpret_cast<uint32_t*>(
-            to + tile_byte(at / kBlockColumns, kTileTokens, line, byte / 16) + byte % 16) = pair[q];
-      }
-    }
+    const auto piece = static_cast<int>(at % kBlockColumns / 8);
+    to += kLayout == Layout::kLines ? at * 2
+                                    : tile_byte(at / kBlockColumns, kTileTokens, line, piece);
+    *reinterpret_cast<uint4*>(to) = {pair[0], pair[1], pair[2], pair[3]};
   }
 }
 
@@ -134,7 +157,7 @@ __global__ void store_activations_kernel(Rows x, bool quantise, uint16_t* out) {
   float values[8];
   load_eight(x, n / eights, n % eights * 8, values);
   if (quantise) quantise_eight(values);
-  if (i <= last) put_eight<kFormat, kLayout>(values, out, n / eights, x.width, n % eights * 8);
+  put_eight<kFormat, kLayout>(values, out, n / eights, x.width, n % eights * 8, i > last);
 }
 
 }  // namespace tidemill::cuda

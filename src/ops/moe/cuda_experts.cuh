@@ -35,17 +35,18 @@ struct Moe {
 void experts_few(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items);
 void experts_many(Launch& l, Moe& a, const ExpertsArgs& e, int64_t items, int64_t lines);
 
-// Q8 of eight columns of a token, number i of all, in both orders; where there are none so many,
-// those of the last. By whole warps.
+// Q8 of eight columns of a token, number i of all, in both orders; nothing where there are none so
+// many. By whole warps.
 template <Layout kLayout>
 __device__ inline void store_eight(const Rows& x, int64_t i, uint16_t* routed, uint16_t* shared) {
   const int64_t eights = x.width / 8;
-  const int64_t n = min(i, x.count * eights - 1);
+  const int64_t last = x.count * eights - 1;
+  const int64_t n = min(i, last);
   float values[8];
   load_eight(x, n / eights, n % eights * 8, values);
   quantise_eight(values);
-  put_eight<kRouted, kLayout>(values, routed, n / eights, x.width, n % eights * 8);
-  put_eight<kShared, kLayout>(values, shared, n / eights, x.width, n % eights * 8);
+  put_eight<kRouted, kLayout>(values, routed, n / eights, x.width, n % eights * 8, i > last);
+  put_eight<kShared, kLayout>(values, shared, n / eights, x.width, n % eights * 8, i > last);
 }
 
 // Memory for them. False: there is none.
