@@ -9,6 +9,9 @@ namespace {
 
 constexpr int kMostTopk = 64;
 constexpr int kCombineThreads = 256;
+// With more, experts of more than kGroupTokens assignments are so many that reading their weights
+// for each group costs more than the kernels for many tokens do.
+constexpr int64_t kMostAverageOfFew = 6;
 constexpr int64_t kMostTokens = 8192;  // of a pass: bounds the memory of inner activations
 
 // Adds the experts of a token in ascending order of their ids, the shared one last. Grid (tokens,
@@ -50,7 +53,7 @@ void pass(Launch& l, const ExpertsArgs& e, int64_t first, int64_t tokens) {
   const auto experts = static_cast<int64_t>(e.experts.size());
   // Assignments of an expert on average decide.
   const int64_t average = tokens * e.topk / experts;
-  const bool many = average > kGroupTokens;
+  const bool many = average > kMostAverageOfFew;
   const int size = many ? kMostOfItem : kGroupTokens;
   const int64_t items = most_items(tokens, e.topk, experts, size);
   Moe a{.assignments = {.tokens = tokens,
