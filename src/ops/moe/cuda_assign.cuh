@@ -28,7 +28,7 @@ struct Assignments {
   const float* weights;
   int32_t* order;  // all assignments: by expert, then the shared expert's
   Item* items;
-  int32_t* count;  // of items; of those of routed experts
+  int32_t* count;  // of items; of those of routed experts, which are the first
 
   __host__ __device__ int64_t routed() const { return tokens * topk; }
   __host__ __device__ int64_t all() const { return tokens * (topk + 1); }
@@ -70,7 +70,9 @@ static_assert(kAssignThreads == kMostExperts);
 
 // Fills order, items and count: items of at most `size` assignments, of one expert next to each
 // other and as many in each as in the next, give or take one. In which order an expert's
-// assignments come is open; no result depends on it.
+// assignments come is open; no result depends on it. Items of up to kMostOfItem are sorted: the
+// shared expert's, then those with most lines first, so that blocks which take turns with them have
+// the same to do.
 void assign(cudaStream_t, const Assignments&, const ExpertWeights* routed,
             const ExpertWeights& shared, int64_t experts, int size);
 
@@ -80,6 +82,8 @@ __device__ inline void assign_items(const Assignments& a, const ExpertWeights* r
   constexpr int kWarps = kAssignThreads / 32;
   __shared__ int next[kMostExperts];  // place in `order` of the expert's next assignment
   __shared__ unsigned long long of_warp[kWarps];
+  constexpr int kSizes = kMostOfItem / kLinesStep + 1;
+  __shared__ int next_of_size[kSizes];  // place of the next item of so many lines
   const auto expert = static_cast<int>(threadIdx.x);
   const int lane = expert % 32;
   next[expert] = 0;
@@ -129,20 +133,41 @@ __device__ inline void assign_items(const Assignments& a, const ExpertWeights* r
   const auto begin = static_cast<int>(sum & 0xFFFFFFFFu);
   next[expert] = begin;
   const auto first_item = static_cast<int>(sum >> 32);
+  const auto tokens = static_cast<int>(a.tokens);
+  const int shared_items = (tokens + size - 1) / size;
+  const bool sorted = size == kMostOfItem;
+  if (sorted) {
+    if (expert < kSizes) next_of_size[expert] = 0;
+    __syncthreads();
+    for (int i = 0; i < items; ++i) {
+      put_part(item, begin, count, i, items);
+      atomicAdd(&next_of_size[lines_for(item.count) / kLinesStep], 1);
+    }
+    __syncthreads();
+    if (expert == 0) {
+      int place = shared_items;
+      for (int i = kSizes - 1; i >= 0; --i) {
+        const int of_size = next_of_size[i];
+        next_of_size[i] = place;
+        place += of_size;
+      }
+    }
+    __syncthreads();
+  }
   for (int i = 0; i < items; ++i) {
     put_part(item, begin, count, i, items);
     item.line = item.first + (first_item + i) * kLinesStep;
     item.lines = lines_for(item.count);
-    a.items[first_item + i] = item;
+    const int place =
+        sorted ? atomicAdd(&next_of_size[item.lines / kLinesStep], 1) : first_item + i;
+    a.items[place] = item;
   }
-  const auto tokens = static_cast<int>(a.tokens);
-  const int shared_items = (tokens + size - 1) / size;
   for (int i = expert; i < shared_items; i += kAssignThreads) {
     Item of_shared = make_item(-1, shared_weights);
     put_part(of_shared, routed, tokens, i, shared_items);
     of_shared.line = routed + all_items * kLinesStep + i * kMostOfItem;
     of_shared.lines = kMostOfItem;
-    a.items[all_items + i] = of_shared;
+    a.items[sorted ? i : all_items + i] = of_shared;
   }
   if (expert == 0) {
     a.count[0] = all_items + shared_items;
