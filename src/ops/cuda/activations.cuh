@@ -101,7 +101,7 @@ __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, 
   }
 }
 
-// Q8 of a value of a block that has this scale; a power of two, and its inverse.
+// Q8 of a value, or two, of a block that has this scale; a power of two, and its inverse.
 __device__ inline float q8_inverse_scale(uint32_t byte) {
   return e8m0_to_float(byte == 255 ? 255 : 254 - byte);
 }
@@ -112,6 +112,9 @@ __device__ inline float q8_value(float value, float scale, float inverse) {
   float rounded = __uint_as_float((bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u);
   if (magnitude < 0.015625f) rounded = __fsub_rn(add(magnitude, 16384.0f), 16384.0f);
   return mul(x != x ? x : copysignf(rounded, x), scale);
+}
+__device__ inline float2 q8_values(float2 values, float scale, float inverse) {
+  return {q8_value(values.x, scale, inverse), q8_value(values.y, scale, inverse)};
 }
 
 // Q8 of 32 columns that four neighbouring threads hold, eight each; all 32 threads of the warp

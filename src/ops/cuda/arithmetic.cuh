@@ -124,9 +124,8 @@ __device__ inline float row_value(const RowFormat& format, const std::byte* row,
 }
 
 // ---- functions (canonical.h)
-__device__ inline float canonical_exp(float x) {
-  if (!(x >= -87.33f)) return x < -87.33f ? 0.0f : x;
-  x = fminf(x, 88.37f);
+// canonical_exp() of what is neither NaN nor too small or large for it.
+__device__ inline float usual_exp(float x) {
   constexpr float kRound = 12582912.0f;
   const float n = __fsub_rn(add(mul(x, 1.44269504f), kRound), kRound);
   float r = __fsub_rn(x, mul(n, 0.693359375f));
@@ -140,6 +139,10 @@ __device__ inline float canonical_exp(float x) {
   p = add(mul(p, mul(r, r)), r);
   p = add(p, 1.0f);
   return mul(p, __uint_as_float(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23));
+}
+__device__ inline float canonical_exp(float x) {
+  if (!(x >= -87.33f)) return x < -87.33f ? 0.0f : x;
+  return usual_exp(fminf(x, 88.37f));
 }
 __device__ inline float canonical_sigmoid(float x) {
   return __fdiv_rn(1.0f, add(1.0f, canonical_exp(-x)));

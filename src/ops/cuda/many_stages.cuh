@@ -10,11 +10,12 @@
 namespace tidemill::cuda {
 
 // What the warps do that do not multiply.
-enum class Helper { kBringsActivations, kBringsWeights, kStores };
+enum class Helper { kBringsActivations, kBringsWeights, kStores, kNone };
 
 // Warpgroups of a block that multiply, tiles of 64 rows that each of them has, and how many parts
-// of 16 columns are widened ahead of the one that is multiplied next.
-template <int kGroupsOf, int kTilesOf, int kAheadOf = 1>
+// of 16 columns are widened ahead of the one that is multiplied next. One warp stores, or, where
+// there is something to work out, a warpgroup of its own.
+template <int kGroupsOf, int kTilesOf, int kAheadOf = 1, bool kOwnStorers = false>
 struct ManyShape {
   static constexpr int kGroups = kGroupsOf;
   static constexpr int kTiles = kTilesOf;
@@ -22,26 +23,38 @@ struct ManyShape {
   static constexpr int kRows = 64 * kGroups * kTiles;
   static constexpr int kFragments = kRows / 16;
   static constexpr int kWorkers = 128 * kGroups;
-  static constexpr int kThreads = kWorkers + 128;  // registers are handed over by warpgroups
+  static constexpr int kStorers = kOwnStorers ? 128 : 32;
+  static constexpr int kThreads = kWorkers + (kOwnStorers ? 256 : 128);
+  static constexpr int kFirstStorer = kThreads - kStorers;
 
-  // The registers of a block, divided anew: workers take what the others give.
-  static constexpr int kFew = 40;
-  static constexpr int kEqual = 512 / (kGroups + 1) / 8 * 8;
-  static constexpr int kMany = (kEqual * (kGroups + 1) - kFew) / kGroups / 8 * 8;
+  // The registers of a block, divided anew by warpgroups: workers take what the others give.
+  static constexpr int kOthers = kOwnStorers ? 2 : 1;  // warpgroups
+  static constexpr int kFew = kThreads == 384 ? 40 : 48;
+  static constexpr int kOfStorers = kOwnStorers ? 80 : 0;
+  static constexpr int kEqual = 512 / (kGroups + kOthers) / 8 * 8;
+  static constexpr int kMany = (kEqual * (kGroups + kOthers) - kFew - kOfStorers) / kGroups / 8 * 8;
 
   __device__ static bool multiplies() { return threadIdx.x < kWorkers; }
   __device__ static void take_registers() {
     if constexpr (kGroups > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMany));
   }
+  // By a warpgroup of storers; then by the others. Their ways do not meet again: behind that the
+  // compiler would count on the fewest registers that there are.
+  __device__ static void give_storers_registers() {
+    if constexpr (kOwnStorers) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOfStorers));
+    }
+  }
   __device__ static void give_registers() {
     if constexpr (kGroups > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFew));
   }
-  // Which of the other four warps this is.
+  // Which of the other warps this is.
   __device__ static Helper helper() {
+    if (threadIdx.x >= kFirstStorer) return Helper::kStores;
     const int warp = (threadIdx.x - kWorkers) / 32;
-    return warp == 0   ? Helper::kBringsActivations
-           : warp == 3 ? Helper::kStores
-                       : Helper::kBringsWeights;
+    return warp == 0  ? Helper::kBringsActivations
+           : warp < 3 ? Helper::kBringsWeights
+                      : Helper::kNone;
   }
   // The place of fragment m of the worker's warp among all of the block.
   __device__ static int fragment(int worker, int m) {
@@ -117,7 +130,7 @@ struct ManyShared {
         empty_weights[s].init(Shape::kWorkers);
       }
       results.init(Shape::kWorkers);
-      stored.init(32);
+      stored.init(Shape::kStorers);
       fence_barriers();
     }
     __syncthreads();

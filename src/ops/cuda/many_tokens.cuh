@@ -297,32 +297,6 @@ __device__ void await_results(Shared& shared, uint32_t& parity) {
   parity ^= 1;
 }
 
-// By the warp that stores, a job's results of so many tokens: to_of(t) is where row 0 of token t
-// goes, null if nowhere, put(to, row, pair) stores rows `row` and the next.
-template <typename To, typename Shared, typename ToOf, typename Put>
-__device__ __forceinline__ void store_results(Shared& shared, uint32_t& parity, int tokens,
-                                              int fragments, const ToOf& to_of, const Put& put) {
-  using Shape = typename Shared::Shape;
-  const int lane = threadIdx.x % 32;
-  shared.results.wait(parity);
-  parity ^= 1;
-  for (int v = 0; v * 16 < tokens; ++v) {
-    To* to[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = to_of(16 * v + lane % 4 * 2 + i % 2 + i / 2 * 8);
-#pragma unroll 2
-    for (int f = 0; f < fragments; ++f) {
-      const int worker = (f / (4 * Shape::kTiles) * 4 + f % 4) * 32 + lane;
-      const uint4 pairs = shared.kept[v * Shape::kTiles + f / 4 % Shape::kTiles][worker];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (to[i] != nullptr) put(to[i], f * 16 + lane / 4 * 2, word(pairs, i));
-      }
-    }
-  }
-  shared.stored.arrive();
-}
-
 // By the warp that stores: kept rows of so many tokens, each `bytes` to to_of(token).
 template <typename Shared, typename ToOf>
 __device__ __forceinline__ void store_rows(Shared& shared, uint32_t& parity, int tokens,
