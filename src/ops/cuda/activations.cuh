@@ -13,6 +13,8 @@
 // any choice of tokens are copied from.
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "ops/cuda/arithmetic.cuh"
 #include "ops/cuda/early_launch.cuh"
 #include "ops/cuda/weights.cuh"
@@ -101,20 +103,15 @@ __device__ void put_eight(const float (&values)[8], uint16_t* out, int64_t row, 
   }
 }
 
-// Q8 of a value, or two, of a block that has this scale; a power of two, and its inverse.
+// Q8 of two values of a block that has this scale, a power of two, and its inverse.
 __device__ inline float q8_inverse_scale(uint32_t byte) {
   return e8m0_to_float(byte == 255 ? 255 : 254 - byte);
 }
-__device__ inline float q8_value(float value, float scale, float inverse) {
-  const float x = mul(value, inverse);
-  const float magnitude = fminf(fabsf(x), 448.0f);
-  const uint32_t bits = __float_as_uint(magnitude);
-  float rounded = __uint_as_float((bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u);
-  if (magnitude < 0.015625f) rounded = __fsub_rn(add(magnitude, 16384.0f), 16384.0f);
-  return mul(x != x ? x : copysignf(rounded, x), scale);
-}
 __device__ inline float2 q8_values(float2 values, float scale, float inverse) {
-  return {q8_value(values.x, scale, inverse), q8_value(values.y, scale, inverse)};
+  const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(
+      {mul(values.x, inverse), mul(values.y, inverse)}, __NV_SATFINITE, __NV_E4M3);
+  const float2 rounded = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+  return {mul(rounded.x, scale), mul(rounded.y, scale)};
 }
 
 // Q8 of 32 columns that four neighbouring threads hold, eight each; all 32 threads of the warp
@@ -127,7 +124,11 @@ __device__ inline void quantise_eight(float (&values)[8]) {
   const float scale = e8m0_to_float(byte);
   const float inverse = q8_inverse_scale(byte);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = q8_value(values[i], scale, inverse);
+  for (int i = 0; i < 8; i += 2) {
+    const float2 two = q8_values({values[i], values[i + 1]}, scale, inverse);
+    values[i] = two.x;
+    values[i + 1] = two.y;
+  }
 }
 
 // Eight columns of row t of x, of either kind.
