@@ -189,6 +189,15 @@ struct Experts {
     }
   }
 
+  // So many tokens, all with the same choices.
+  void send_all_to(TestInputs& in, const std::vector<int32_t>& same, int64_t tokens) {
+    topk = static_cast<int64_t>(same.size());
+    ids.clear();
+    for (int64_t t = 0; t < tokens; ++t) ids.insert(ids.end(), same.begin(), same.end());
+    weights.resize(ids.size());
+    for (float& weight : weights) weight = in.uniform(0.05f, 0.9f);
+  }
+
   OwnedRows run(Backend& backend, OwnedRows& x, int64_t tokens) const {
     OwnedRows y(tokens, x.width);
     ExpertsArgs args;
@@ -229,6 +238,22 @@ TEST_F(CudaProducts, ExpertsAreCloseToPlainAndEqualForAnyCount) {
       EXPECT_TRUE(same_rows(all, some))
           << s.hidden << (s.extreme ? " extreme, " : ", ") << tokens << " tokens";
     }
+  }
+}
+
+// What the average of an expert says, by which kernels are chosen, is as wrong here as it can be.
+TEST_F(CudaProducts, AllTokensMayChooseTheSameExperts) {
+  constexpr int64_t kMost = 2048;
+  TestInputs in(4);
+  Experts layer(in, 384, 256, 128, 6);
+  layer.send_all_to(in, {383, 0, 31, 200, 32, 1}, kMost);
+  OwnedRows x = in.activations(kMost, 256);
+  OwnedRows expected = layer.run(*plain, x, kMost);
+  OwnedRows all = layer.run(*fast, x, kMost);
+  EXPECT_LE(difference(expected, all), 0x1p-5);
+  for (const int64_t tokens : {1, 319, 320, 703, 704}) {
+    OwnedRows some = layer.run(*fast, x, tokens);
+    EXPECT_TRUE(same_rows(all, some)) << tokens << " tokens";
   }
 }
 
