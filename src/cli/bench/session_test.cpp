@@ -30,7 +30,8 @@ TEST(PlanGroups, AWorkloadHasAnEngineForEachDraftMode) {
   EXPECT_EQ(groups[0].chunk, 512);
   EXPECT_GE(groups[1].chunk, 200 * 6);  // all of them with all their drafts
   options.chunk_given = true;
-  EXPECT_EQ((*plan_groups(options, kLimits))[1].chunk, 512);
+  options.engine.chunk = 700;
+  EXPECT_EQ((*plan_groups(options, kLimits))[1].chunk, 700);
 }
 
 TEST(PlanGroups, AnOpenLoopOrAFileLeavesTheContextToTheModel) {

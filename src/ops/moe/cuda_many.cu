@@ -12,7 +12,7 @@ using OuterShape = ManyShape<3, 1, 2>;
 constexpr int kTilesOfBlock = InnerShape::kRows / 64;  // each 32 channels of inner activations
 constexpr int kInnerRows = InnerShape::kRows / 2;      // channels: two rows each
 struct InnerShared
-    : ManyShared<InnerShape, kMostOfItem, 4, 4, InnerShape::kTiles * kMostOfItem / 16> {
+    : ManyShared<InnerShape, kMostOfItem, 5, 3, InnerShape::kTiles * kMostOfItem / 16> {
   uint32_t largest[2][4][32];  // of the warps that store, by turns: pairs of tokens' magnitudes
   float weights[kMostOfItem];
 };
