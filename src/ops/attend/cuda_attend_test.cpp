@@ -95,6 +95,18 @@ TEST_F(CudaAttend, NumbersOfKeys) {
   }
 }
 
+// Each kernel once, with as little as it takes: what racecheck has time for.
+TEST_F(CudaAttend, SmallCalls) {
+  TestInputs in(10);
+  const std::pair<AttendShape, int64_t> calls[] = {
+      {{64, 512, 128, 512}, 2}, {{64, 512, 128, 512}, 26}, {{4, 128, 128, 64}, 2}};
+  for (const auto& [shape, tokens] : calls) {
+    AttendStep step(in, shape, {500}, {tokens});
+    for (int64_t t = 0; t < tokens; ++t) set_keys(step, t, 128, shape.topk - t);
+    expect_close(step, fmt::format("{} tokens, heads of {}", tokens, shape.dim));
+  }
+}
+
 TEST_F(CudaAttend, WindowOnly) {
   TestInputs in(2);
   for (const AttendShape& shape : {AttendShape{64, 512, 128, 0}, AttendShape{4, 128, 128, 0}}) {

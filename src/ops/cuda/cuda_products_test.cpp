@@ -134,6 +134,30 @@ TEST_F(CudaProducts, LinearIsCloseToPlainAndEqualForAnyCount) {
   }
 }
 
+// Each kernel once, with as little as it takes: what racecheck has time for.
+TEST_F(CudaProducts, SmallCalls) {
+  using enum WeightFormat;
+  struct Call {
+    LinearCase c;
+    std::vector<int64_t> tokens;
+  };
+  const Call calls[] = {{{"one segment", kFp8Block, 32768, 256}, {2, 12, 130}},
+                        {{"four segments", kFp8Block, 8192, 1024}, {2, 20, 290}},
+                        {{"bf16", kBf16, 384, 640, 1, false, true}, {2, 20}},
+                        {{"bf16, one segment", kBf16, 32768, 128, 1, false, true}, {2, 12}}};
+  TestInputs in(5);
+  for (const Call& call : calls) {
+    const OwnedMatrix w = in.matrix(call.c.format, call.c.rows, call.c.cols);
+    OwnedRows x = in.activations(call.tokens.back(), call.c.cols);
+    for (const int64_t tokens : call.tokens) {
+      OwnedRows expected = linear(*plain, call.c, w, x, tokens);
+      OwnedRows got = linear(*narrow, call.c, w, x, tokens);
+      EXPECT_LE(difference(expected, got), call.c.f32_output ? 1e-5 : 0x1p-7)
+          << call.c.name << ", " << tokens << " tokens";
+    }
+  }
+}
+
 // Otherwise the tests here would compare plain kernels with themselves.
 TEST_F(CudaProducts, AreNotThePlainKernels) {
   TestInputs in(2);
@@ -238,6 +262,17 @@ TEST_F(CudaProducts, ExpertsAreCloseToPlainAndEqualForAnyCount) {
       EXPECT_TRUE(same_rows(all, some))
           << s.hidden << (s.extreme ? " extreme, " : ", ") << tokens << " tokens";
     }
+  }
+}
+
+TEST_F(CudaProducts, SmallCallsOfExperts) {
+  TestInputs in(6);
+  const Experts layer(in, 4, 256, 128, 2, false);
+  OwnedRows x = in.activations(40, 256);
+  for (const int64_t tokens : {2, 40}) {
+    OwnedRows expected = layer.run(*plain, x, tokens);
+    OwnedRows got = layer.run(*fast, x, tokens);
+    EXPECT_LE(difference(expected, got), 0x1p-5) << tokens << " tokens";
   }
 }
 

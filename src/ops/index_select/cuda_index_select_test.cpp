@@ -184,6 +184,11 @@ TEST_F(CudaIndexSelect, SequencesOfEveryLength) {
   }
 }
 
+// What racecheck has time for: a list of one slice, and of several.
+TEST_F(CudaIndexSelect, SmallCalls) {
+  expect_equal(Step(9, {.pool_topk = 40}, {600, 20000}, {0, 1}), "two tokens");
+}
+
 TEST_F(CudaIndexSelect, Ties) {
   const std::vector<int64_t> lengths = {600, 3000, 20000, 70000};
   const auto expect = [&](const Shape& shape, const char* what) {
