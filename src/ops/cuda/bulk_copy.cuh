@@ -103,11 +103,6 @@ __device__ inline uint4 load_shared(uint32_t shared) {
                : "memory");
   return v;
 }
-__device__ inline uint32_t load_shared_word(uint32_t shared) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
-  return v;
-}
 __device__ inline uint2 load_shared_words(uint32_t shared) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared) : "memory");
