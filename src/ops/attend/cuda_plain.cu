@@ -2,6 +2,7 @@
 
 #include "ops/cuda/arithmetic.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda::plain {
 namespace {
@@ -41,10 +42,7 @@ __global__ void attend_kernel(AttendArgs a, float scale) {
   const int64_t head = blockIdx.y;
   const int64_t dim = a.window_format.width;
   const int64_t window = a.window_end[t] - a.window_begin[t];
-  const auto q = [&](int64_t c) {
-    return a.q.element == Element::kF32 ? a.q.f32(t)[head * dim + c]
-                                        : bf16_to_float(a.q.bf16(t)[head * dim + c]);
-  };
+  const auto q = [&](int64_t c) { return element_of(a.q, t, head * dim + c); };
   if (threadIdx.x == 0) {
     count = window + entries_of(a, t);
     largest = -1e30f;
@@ -101,12 +99,7 @@ __global__ void attend_kernel(AttendArgs a, float scale) {
   for (int i = 0; i < kMostChannels; ++i) {
     const int64_t c = threadIdx.x + int64_t{i} * kThreads;
     if (c >= dim) break;
-    const float result = count == 0 ? 0.0f : round_bf16(__fdiv_rn(out[i], total));
-    if (a.out.element == Element::kF32) {
-      a.out.f32(t)[head * dim + c] = result;
-    } else {
-      a.out.bf16(t)[head * dim + c] = static_cast<uint16_t>(__float_as_uint(result) >> 16);
-    }
+    put_element(a.out, t, head * dim + c, count == 0 ? 0.0f : round_bf16(__fdiv_rn(out[i], total)));
   }
 }
 
