@@ -9,11 +9,6 @@ namespace tidemill::cuda {
 
 constexpr float kLog2E = 1.44269504f;
 
-__device__ inline uint32_t bf16_pair(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 // 2^x within 2^-22, 0 below 2^-126; p is rounded to bf16 afterwards.
 __device__ inline float exp2_fast(float x) {
   float result;

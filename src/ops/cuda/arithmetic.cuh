@@ -24,6 +24,13 @@ __device__ inline float round_bf16(float value) {
   return __uint_as_float((bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u);
 }
 
+// Both rounded to bf16. What is not a number gives any.
+__device__ inline uint32_t bf16_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 __device__ inline float e8m0_to_float(uint32_t byte) {
   if (byte == 255) return __uint_as_float(0x7FC00000u);
   if (byte == 0) return __uint_as_float(0x00400000u);

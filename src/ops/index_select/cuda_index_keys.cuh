@@ -51,11 +51,6 @@ __device__ inline int column_of(int k) {
   return 16 * (2 * v + p / 2) + 8 * (p % 2) + 2 * c + e;
 }
 
-__device__ inline uint32_t bf16_pair(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 __device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b) {
   uint32_t product;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
