@@ -104,6 +104,7 @@ TEST_F(CudaProducts, LinearIsCloseToPlainAndEqualForAnyCount) {
       {"blocks of 320 rows, or two of 128 a multiprocessor", kFp8Block, 5120, 3072},
       {"segments of more chunks than a warp holds scales", kFp8Block, 256, 40960},
       {"groups of 192 rows", kFp8Block, 1536, 512, 8, false},
+      {"groups of 32 rows, for the kernel of few tokens only", kFp8Block, 256, 512, 8, false},
       {"fewer units than segments", kFp8Block, 272, 384},
       {"an odd number of chunks in a segment", kFp8Block, 544, 1664},
       {"bf16", kBf16, 384, 5120, 1, false, true},

@@ -180,70 +180,58 @@ class FewStream {
   uint32_t slot_;     // whose turn it is
 };
 
-// Where a thread finds the activations (layout kRows) of token lane / 4 of each eight, of its piece
-// of the present chunk; where there is no such token, of any other.
-template <WeightFormat kFormat, int kGroups>
+// Where a thread finds the activations (layout kRows) of token lane / 4 of eight, of its piece of
+// the present chunk; where there is no such token, of any other.
+template <WeightFormat kFormat>
 struct TokenRows {
   static constexpr int kEights = piece_columns(kFormat) / 8;
   static constexpr int kEarly = kEights > 2 ? 1 : 2;  // chunks for which there are registers
 
-  const uint4* piece[kGroups];
+  const uint4* piece;
 
   // A token's row, chunk `chunk` on.
-  __device__ void set(int group, const uint16_t* row, int chunk) {
-    piece[group] =
-        reinterpret_cast<const uint4*>(row) + int64_t{chunk} * 4 * kEights + threadIdx.x % 4;
+  __device__ void set(const uint16_t* row, int chunk) {
+    piece = reinterpret_cast<const uint4*>(row) + int64_t{chunk} * 4 * kEights + threadIdx.x % 4;
   }
-  __device__ uint4 load(int group, int chunks_on, int eight) const {
-    return piece[group][(chunks_on * kEights + eight) * 4];
+  __device__ uint4 load(int chunks_on, int eight) const {
+    return piece[(chunks_on * kEights + eight) * 4];
   }
-  __device__ void advance(int chunks) {
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) piece[n] += chunks * 4 * kEights;
-  }
+  __device__ void advance(int chunks) { piece += chunks * 4 * kEights; }
 };
 
-// Adds products of chunk `kChunk` of a pair to D of mma() for each eight tokens.
-template <int kChunk, bool kLarge, WeightFormat kFormat, int kGroups>
+// Adds products of chunk `kChunk` of a pair to D of mma().
+template <int kChunk, bool kLarge, WeightFormat kFormat>
 __device__ __forceinline__ void add_chunk(const Chunk<kFormat>& now,
                                           const uint4 (&early)[2][piece_columns(kFormat) / 8],
-                                          const TokenRows<kFormat, kGroups>& tokens,
-                                          float (&acc)[kGroups][4]) {
+                                          const TokenRows<kFormat>& tokens, float (&acc)[4]) {
 #pragma unroll
   for (int eight = 0; eight < piece_columns(kFormat) / 8; ++eight) {
-    uint4 x[kGroups];
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-      const bool is_early = n == 0 && kChunk < TokenRows<kFormat, kGroups>::kEarly;
-      x[n] = is_early ? early[kChunk][eight] : tokens.load(n, kChunk, eight);
-    }
+    const bool is_early = kChunk < TokenRows<kFormat>::kEarly;
+    const uint4 x = is_early ? early[kChunk][eight] : tokens.load(kChunk, eight);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t a[4];
       now.fragment(2 * eight + half, a);
       if constexpr (kLarge) now.enlarge(a);
-#pragma unroll
-      for (int n = 0; n < kGroups; ++n)
-        mma(acc[n], a, word(x[n], 2 * half), word(x[n], 2 * half + 1));
+      mma(acc, a, word(x, 2 * half), word(x, 2 * half + 1));
     }
   }
 }
 
 // Adds a job of the stream, of so many chunks; `tokens` are at its first.
-template <WeightFormat kFormat, int kDepth, int kGroups, typename RowsOf>
+template <WeightFormat kFormat, int kDepth, typename RowsOf>
 __device__ __forceinline__ void add_job(FewStream<kFormat, kDepth>& stream, RowsOf& rows_of,
-                                        TokenRows<kFormat, kGroups> tokens, int chunks,
-                                        float (&acc)[kGroups][4]) {
+                                        TokenRows<kFormat> tokens, int chunks, float (&acc)[4]) {
   constexpr int kEights = piece_columns(kFormat) / 8;
   __syncwarp();
 #pragma unroll 1
   for (; chunks > 0; chunks -= 2) {
     const bool two = chunks > 1;
-    uint4 early[2][kEights];  // of the first eight tokens, while weights are waited for
+    uint4 early[2][kEights];  // while weights are waited for
 #pragma unroll
     for (int i = 0; i < kEights; ++i) {
-      early[0][i] = tokens.load(0, 0, i);
-      if (TokenRows<kFormat, kGroups>::kEarly > 1) early[1][i] = tokens.load(0, two ? 1 : 0, i);
+      early[0][i] = tokens.load(0, i);
+      if (TokenRows<kFormat>::kEarly > 1) early[1][i] = tokens.load(two ? 1 : 0, i);
     }
     Chunk<kFormat> now[2];
     stream.next(now, chunks <= 2, rows_of);
@@ -264,9 +252,8 @@ __device__ inline int row_of_sum(int i) { return threadIdx.x % 32 / 4 + i / 2 * 
 __device__ inline int token_of_sum(int i) { return threadIdx.x % 4 * 2 + i % 2; }
 
 // Sums of a tile's segments, one warp each, in shared memory.
-template <int kGroups>
 struct FewSums {
-  static constexpr int kStride = kGroups * kGroupTokens + 1;
+  static constexpr int kStride = kGroupTokens + 1;
   static constexpr int kSegmentFloats = kFewRows * kStride;
   static constexpr int kBytes = kFewWarps * kSegmentFloats * int{sizeof(float)};  // of a block
 
@@ -274,15 +261,10 @@ struct FewSums {
   int segments;
   int units;
 
-  __device__ void put(int segment, const float (&acc)[kGroups][4]) const {
+  __device__ void put(int segment, const float (&acc)[4]) const {
     float* to = sums + segment * kSegmentFloats;
 #pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        to[row_of_sum(i) * kStride + n * kGroupTokens + token_of_sum(i)] = acc[n][i];
-      }
-    }
+    for (int i = 0; i < 4; ++i) to[row_of_sum(i) * kStride + token_of_sum(i)] = acc[i];
   }
   __device__ float total(int row, int token) const {
     float sum[kMostSegments];

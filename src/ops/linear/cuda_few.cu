@@ -21,11 +21,10 @@ __device__ void make_row(const Rows& x, int64_t column, int columns, bool quanti
   __syncthreads();
 }
 
-// Grid (blocks, tiles of 8 * kGroups tokens). A tile of 16 rows is read by as many warps as the
+// Grid (blocks, tiles of kGroupTokens tokens). A tile of 16 rows is read by as many warps as the
 // matrix has segments, and groups of warps take turns with tiles.
-template <WeightFormat kFormat, int kGroups, bool kSegmented, bool kOwn, int kDepth>
-__global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? few_blocks(kDepth) : 2)
-    few_kernel(Product a) {
+template <WeightFormat kFormat, bool kSegmented, bool kOwn, int kDepth>
+__global__ void __launch_bounds__(kFewThreads, few_blocks(kDepth)) few_kernel(Product a) {
   extern __shared__ uint8_t memory[];
   allow_next();
   constexpr int kChunks = unit_columns(kFormat) / chunk_columns(kFormat);
@@ -52,32 +51,29 @@ __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? few_blocks(kDepth)
   constexpr int kStreams = kFewWarps * Stream::kBytes;
   uint16_t* own = nullptr;
   if constexpr (kOwn) {
-    own = reinterpret_cast<uint16_t*>(memory + kStreams +
-                                      (kSegmented ? FewSums<kGroups>::kBytes : 0));
+    own = reinterpret_cast<uint16_t*>(memory + kStreams + (kSegmented ? FewSums::kBytes : 0));
     const int64_t row = int64_t{blockIdx.x} * groups * kFewRows;
     make_row<kFormat>(a.in, row / a.group_rows * a.w.cols, static_cast<int>(a.w.cols), a.quantise,
                       own);
   }
-  constexpr int kTokens = kGroups * kGroupTokens;
-  const int64_t token = int64_t{blockIdx.y} * kTokens;
-  const auto tokens = static_cast<int>(min(int64_t{kTokens}, a.tokens - token));
-  using Sums = FewSums<kGroups>;
-  const Sums sums{
-      reinterpret_cast<float*>(memory + kStreams) + group * segments * Sums::kSegmentFloats,
+  const int64_t token = int64_t{blockIdx.y} * kGroupTokens;
+  const auto tokens = static_cast<int>(min(int64_t{kGroupTokens}, a.tokens - token));
+  const FewSums sums{
+      reinterpret_cast<float*>(memory + kStreams) + group * segments * FewSums::kSegmentFloats,
       segments, units};
   // Warps of a block go together, also where there is no tile left for some.
   const int turns =
       kSegmented ? (tiles - static_cast<int>(blockIdx.x) * groups + stride - 1) / stride : jobs;
   for (int job = 0; job < turns; ++job) {
     const int64_t row = row_of(job);
-    float acc[kGroups][4] = {};
+    float acc[4] = {};
     if (job < jobs) {
-      TokenRows<kFormat, kGroups> rows;
-      if constexpr (kOwn) rows.set(0, own, begin);
-#pragma unroll
-      for (int n = 0; n < kGroups && !kOwn; ++n) {
-        const int t = min(n * kGroupTokens + lane / 4, tokens - 1);
-        rows.set(n, a.x + (token + t) * a.width + row / a.group_rows * a.w.cols, begin);
+      TokenRows<kFormat> rows;
+      if constexpr (kOwn) {
+        rows.set(own, begin);
+      } else {
+        const int t = min(lane / 4, tokens - 1);
+        rows.set(a.x + (token + t) * a.width + row / a.group_rows * a.w.cols, begin);
       }
       add_job(stream, rows_of, rows, end - begin, acc);
     }
@@ -90,29 +86,23 @@ __global__ void __launch_bounds__(kFewThreads, kGroups == 1 ? few_blocks(kDepth)
       __syncthreads();
     } else {
 #pragma unroll
-      for (int n = 0; n < kGroups; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int t = n * kGroupTokens + token_of_sum(i);
-          if (t < tokens) a.put(token + t, row + row_of_sum(i), acc[n][i]);
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int t = token_of_sum(i);
+        if (t < tokens) a.put(token + t, row + row_of_sum(i), acc[i]);
       }
     }
   }
 }
 
 // False: not all tiles have room at once.
-template <WeightFormat kFormat, int kGroups, bool kSegmented, int kDepth>
+template <WeightFormat kFormat, bool kSegmented, int kDepth>
 bool few(Launch& l, const LinearArgs& args, Product& a) {
-  constexpr bool kMayOwn = kGroups == 1;
   constexpr int kBytes =
-      kFewWarps * FewStream<kFormat, kDepth>::kBytes + (kSegmented ? FewSums<kGroups>::kBytes : 0);
+      kFewWarps * FewStream<kFormat, kDepth>::kBytes + (kSegmented ? FewSums::kBytes : 0);
   static const int blocks = [] {
-    if constexpr (kMayOwn) {
-      constexpr auto kernel = few_kernel<kFormat, kGroups, kSegmented, true, kDepth>;
-      blocks_at_once(reinterpret_cast<const void*>(kernel), kFewThreads, kBytes + kMostOwnBytes);
-    }
-    constexpr auto kernel = few_kernel<kFormat, kGroups, kSegmented, false, kDepth>;
+    constexpr auto own_kernel = few_kernel<kFormat, kSegmented, true, kDepth>;
+    blocks_at_once(reinterpret_cast<const void*>(own_kernel), kFewThreads, kBytes + kMostOwnBytes);
+    constexpr auto kernel = few_kernel<kFormat, kSegmented, false, kDepth>;
     return blocks_at_once(reinterpret_cast<const void*>(kernel), kFewThreads, kBytes);
   }();
   const int64_t of_block = kFewWarps / a.segments;  // tiles at once
@@ -120,37 +110,27 @@ bool few(Launch& l, const LinearArgs& args, Product& a) {
   // Blocks of the same number of tiles, as far as possible.
   const int64_t turns = (tiles + blocks - 1) / blocks;
   if (kDepth == kDeep && turns > 1) return false;
-  const dim3 grid(blocks_for(tiles, turns), blocks_for(a.tokens, kGroups * kGroupTokens));
-  if constexpr (kMayOwn) {
-    const bool one_group =
-        args.groups == 1 || (turns == 1 && a.group_rows / kFewRows % of_block == 0);
-    const int64_t own_bytes = a.w.cols * int64_t{sizeof(uint16_t)};
-    if (a.tokens == 1 && one_group && own_bytes <= kMostOwnBytes) {
-      launch_early(few_kernel<kFormat, kGroups, kSegmented, true, kDepth>, grid, kFewThreads,
-                   kBytes + static_cast<int>(own_bytes), l.stream, a);
-      return true;
-    }
+  const dim3 grid(blocks_for(tiles, turns), blocks_for(a.tokens, kGroupTokens));
+  const bool one_group =
+      args.groups == 1 || (turns == 1 && a.group_rows / kFewRows % of_block == 0);
+  const int64_t own_bytes = a.w.cols * int64_t{sizeof(uint16_t)};
+  if (a.tokens == 1 && one_group && own_bytes <= kMostOwnBytes) {
+    launch_early(few_kernel<kFormat, kSegmented, true, kDepth>, grid, kFewThreads,
+                 kBytes + static_cast<int>(own_bytes), l.stream, a);
+    return true;
   }
   a.x = store_activations<kFormat, Layout::kRows>(l, args, a.tokens);
   if (a.x != nullptr) {
-    launch_early(few_kernel<kFormat, kGroups, kSegmented, false, kDepth>, grid, kFewThreads, kBytes,
+    launch_early(few_kernel<kFormat, kSegmented, false, kDepth>, grid, kFewThreads, kBytes,
                  l.stream, a);
   }
   return true;
 }
 
-template <WeightFormat kFormat, int kGroups, bool kSegmented>
+template <WeightFormat kFormat, bool kSegmented>
 void few(Launch& l, const LinearArgs& args, Product& a) {
-  if constexpr (kGroups == 1) {
-    if (few<kFormat, kGroups, kSegmented, kDeep>(l, args, a)) return;
-  }
-  few<kFormat, kGroups, kSegmented, kFewDepth>(l, args, a);
-}
-
-template <WeightFormat kFormat, int kGroups>
-void few(Launch& l, const LinearArgs& args, Product& a) {
-  a.segments > 1 ? few<kFormat, kGroups, true>(l, args, a)
-                 : few<kFormat, kGroups, false>(l, args, a);
+  if (few<kFormat, kSegmented, kDeep>(l, args, a)) return;
+  few<kFormat, kSegmented, kFewDepth>(l, args, a);
 }
 
 }  // namespace
@@ -158,13 +138,7 @@ void few(Launch& l, const LinearArgs& args, Product& a) {
 template <WeightFormat kFormat>
 void linear_few(Launch& l, const LinearArgs& a) {
   Product product = product_of(a, nullptr);
-  if (product.tokens <= kGroupTokens) {
-    few<kFormat, 1>(l, a, product);
-  } else if (product.tokens <= 2 * kGroupTokens) {
-    few<kFormat, 2>(l, a, product);
-  } else {
-    few<kFormat, 4>(l, a, product);
-  }
+  product.segments > 1 ? few<kFormat, true>(l, a, product) : few<kFormat, false>(l, a, product);
 }
 template void linear_few<WeightFormat::kFp8Block>(Launch&, const LinearArgs&);
 template void linear_few<WeightFormat::kBf16>(Launch&, const LinearArgs&);

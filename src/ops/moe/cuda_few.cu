@@ -85,17 +85,16 @@ __device__ __forceinline__ void few_inner(const Moe& a, const FewTiles& tiles, v
   FewPlace at(a, tiles);
   const int32_t* order = nullptr;
   int last = 0;
-  TokenRows<kFormat, 1> rows;
+  TokenRows<kFormat> rows;
 #pragma unroll 1
   for (int job = 0; job < tiles.jobs; ++job, at.advance(tiles)) {
     if (job == 0 || at.tile == 0) {
       order = a.assignments.order + at.item->first;
       last = at.item->count - 1;
-      rows.set(0, x + a.assignments.token(order[min(lane / 4, last)]) * a.hidden, 0);
+      rows.set(x + a.assignments.token(order[min(lane / 4, last)]) * a.hidden, 0);
     }
-    float sums[1][4] = {};
-    float(&acc)[4] = sums[0];
-    add_job(stream, rows_of, rows, chunks, sums);
+    float acc[4] = {};
+    add_job(stream, rows_of, rows, chunks, acc);
     int32_t assignment[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -144,21 +143,21 @@ __device__ __forceinline__ void few_outer(const Moe& a, const FewTiles& tiles, v
   FewPlace at(a, tiles);
   const int32_t* order = nullptr;
   int last = 0;
-  TokenRows<kFormat, 1> rows;
+  TokenRows<kFormat> rows;
 #pragma unroll 1
   for (int job = 0; job < tiles.jobs; ++job, at.advance(tiles)) {
     if (job == 0 || at.tile == 0) {
       order = a.assignments.order + at.item->first;
       last = at.item->count - 1;
-      rows.set(0, a.inner + order[min(threadIdx.x % 32 / 4, last)] * a.inter, 0);
+      rows.set(a.inner + order[min(threadIdx.x % 32 / 4, last)] * a.inter, 0);
     }
-    float acc[1][4] = {};
+    float acc[4] = {};
     add_job(stream, rows_of, rows, chunks, acc);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (token_of_sum(i) > last) continue;
       a.products[order[token_of_sum(i)] * a.hidden + at.tile * kFewRows + row_of_sum(i)] =
-          bf16_bits(round_bf16(acc[0][i]));
+          bf16_bits(round_bf16(acc[i]));
     }
   }
 }
