@@ -34,8 +34,10 @@ struct Options {
   // offers huge pages and the weights have 256 MiB to half of the available memory. Without
   // memory_bytes only.
   std::string huge_pages = "auto";
-  int64_t context = 0;    // tokens of one request, prompt and answer; 0: the model's limit
-  int64_t sequences = 0;  // requests that are computed at a time; 0: 16, on a GPU 64
+  int64_t context = 0;  // tokens of one request, prompt and answer; 0: the model's limit
+  // Requests that are computed at a time; 0: 16, on a GPU 64, or as many as a given max_step_tokens
+  // has room for.
+  int64_t sequences = 0;
   // Bytes for all state (blocks, slots, window snapshots); 0: a whole context for each sequence,
   // but no more than half of the machine's memory.
   int64_t state_bytes = 0;

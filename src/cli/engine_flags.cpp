@@ -46,8 +46,8 @@ void EngineFlags::add_engine_to(CLI::App& command) {
   command
       .add_option(
           "--chunk", chunk,
-          "Tokens of a prompt that are processed at once (default: 512; of answers on a GPU "
-          "8192)")
+          "Tokens of a prompt that are processed at once (default: 512; where answers are computed "
+          "on a GPU, 8192)")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
   command
       .add_option("--context", context, "Make room for so many tokens (default: the model's limit)")

@@ -25,7 +25,7 @@ struct EngineFlags {
   std::string rounding = "released";  // Rounding::parse
   int threads = 0;
   static constexpr int64_t kChunk = 512;
-  int64_t chunk = 0;  // 0: kChunk, and what an engine chooses
+  int64_t chunk = 0;  // 0: kChunk in load(), in open() what the engine chooses
   int64_t context = 0;
   int64_t replay_keep = 0;
   int64_t memory_bytes = 0;

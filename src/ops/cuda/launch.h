@@ -53,7 +53,7 @@ struct Launch {
   cudaStream_t stream = nullptr;
   bool plain = false;        // plain versions for all shapes
   int64_t moves = 0;         // of any scratch memory: captured launches have old addresses
-  Scratch quantised{moves};  // activations as a product reads them
+  Scratch quantised{moves};  // activations as a product or attention reads them
   Scratch products{moves};   // results that only the operation itself reads
   Scratch hidden{moves};     // the inner activations of experts
   Scratch lists{moves};      // which tokens go to which expert

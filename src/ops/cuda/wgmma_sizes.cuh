@@ -1,5 +1,5 @@
-// More sizes of wgmma() with A in registers (tensor_core.cuh): those that tiles of experts
-// have.
+// More sizes of wgmma() with A in registers (tensor_core.cuh): those of several tokens and of
+// experts' tiles, and 256 of many tokens.
 #pragma once
 
 #include "ops/cuda/tensor_core.cuh"

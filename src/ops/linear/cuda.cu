@@ -5,7 +5,8 @@
 namespace tidemill::cuda {
 namespace {
 
-// Of matrices with one segment, which are long: the others' sums are fewer.
+// Tokens of a tall matrix, which has one segment and always enough tiles: up to so many, several
+// tokens' kernel is faster nevertheless.
 constexpr int kMostSeveral = 128;
 
 // Whether tiles of cuda_many.cu give work to half of the multiprocessors only.

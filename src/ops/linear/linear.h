@@ -18,7 +18,7 @@ struct LinearArgs {
   Rows y;  // width = w.rows
   int64_t groups = 1;
   bool quantise_input = false;  // Q8 per 32 elements first (FP8 and FP4 linears, spec 3.4)
-  bool f32_output = false;      // otherwise rounded to bf16
+  bool f32_output = false;      // otherwise rounded to bf16; then only may y be rows of bf16
   float scale = 1;              // a bf16 result times scale, rounded again
   bool accumulate = false;      // y += W x; float32 outputs only
 };
