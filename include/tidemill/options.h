@@ -46,7 +46,7 @@ struct Options {
   int64_t suspend_bytes = 0;
 
   // ---- steps
-  // Tokens of one step; 0: 512, on a GPU 8192, or what all sequences need (one each, and 32 for
+  // Tokens of one step; 0: 512, on a GPU 8192 (fewer where memory is short), or what all sequences need (one each, and 32 for
   // prefill).
   int64_t max_step_tokens = 0;
   double step_ms = 0;  // the time a step should take, prefill giving way; 0: no limit

@@ -104,7 +104,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const std::filesystem::pa
   TRY(auto forward,
       Forward::create(
           *runner->model_, *runner->backend_, *runner->pool_,
-          {.max_tokens = options.max_step_tokens,
+          {.max_tokens = runner->options_.max_step_tokens,
            .replay_form = options.replay_form,
            .pager = runner->pager_.get(),
            .weights = runner->weights_ != nullptr ? &runner->weights_->weights() : nullptr}));
@@ -131,16 +131,24 @@ Status ModelRunner::make_pool() {
   int64_t blocks = options_.pool_blocks > 0 ? options_.pool_blocks : whole;
   int64_t& slots = options_.sequences;
   // Every sequence saves windows at each boundary; four for each are the least worth having.
-  const int64_t wanted = 4 * slots * WindowSnapshots(layout, {}).snapshot_bytes(kBlockTokens, true);
-  snapshot_bytes_ =
-      std::max(wanted, (slots * layout.slot_bytes + blocks * layout.block_bytes) / 16);
+  const int64_t snapshot = WindowSnapshots(layout, {}).snapshot_bytes(kBlockTokens, true);
+  const auto snapshots = [&] {
+    return std::max(4 * slots * snapshot,
+                    (slots * layout.slot_bytes + blocks * layout.block_bytes) / 16);
+  };
+  snapshot_bytes_ = snapshots();
   // Snapshots are kept on the host, which a device's memory has nothing to do with.
   const bool device = !backend_->host_memory();
   const int64_t shared_snapshots = device ? 0 : snapshot_bytes_;
   const int64_t weights =
       device ? PlacedWeights::size_of(model_->weights()) : model_->checkpoint().file_bytes();
-  const int64_t workspace = device ? device_workspace(layout) : 0;
   const int64_t free = backend_->free_memory();
+  int64_t& step = options_.max_step_tokens;
+  while (device && options_.least_step_tokens > 0 && step / 2 >= options_.least_step_tokens &&
+         device_workspace(layout) > (free - weights) / 3) {
+    step /= 2;
+  }
+  const int64_t workspace = device ? device_workspace(layout) : 0;
   const int64_t room = device ? free - weights - workspace : free;
   int64_t state = options_.state_bytes;
   if (state == RunnerOptions::kAutoState) {
@@ -157,8 +165,7 @@ Status ModelRunner::make_pool() {
       return fail(ErrorCode::kOutOfMemory,
                   "the device has {} bytes free; weights take {}, steps of {} tokens and logits of "
                   "{} sequences about {}, state {}: lower the context, the sequences or the step",
-                  free, weights, options_.max_step_tokens, slots, workspace,
-                  std::max(state, least));
+                  free, weights, step, slots, workspace, std::max(state, least));
     }
   }
   if (state > 0 && options_.pool_blocks == 0) {
@@ -173,7 +180,7 @@ Status ModelRunner::make_pool() {
                           .snapshot_share = device ? 0.0 : std::clamp(share, 1.0 / 16, 1.0 / 4)}));
     slots = plan.slots;
     blocks = plan.blocks;
-    if (!device) snapshot_bytes_ = plan.snapshot_bytes;
+    snapshot_bytes_ = device ? snapshots() : plan.snapshot_bytes;
     memory_table_ = plan.table();
   } else {
     memory_table_ = fmt::format("{} slots of {} bytes, {} blocks of {} bytes\n", slots,

@@ -34,6 +34,9 @@ struct RunnerOptions {
   int64_t state_bytes = 0;
   int64_t pool_blocks = 0;        // of 128 tokens, for all sequences; 0: a whole context for each
   int64_t max_step_tokens = 512;  // the largest prefill chunk
+  // On a device: steps are halved, down to so many tokens, until what they need is a third of the
+  // memory beside the weights at most. 0: never.
+  int64_t least_step_tokens = 0;
   // Tokens of a prompt that the decoder layers see in prefill (bounded replay); 0: all of them.
   int64_t replay_keep = 0;
   ReplayForm replay_form = ReplayForm::kCompact;

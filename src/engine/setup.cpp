@@ -120,22 +120,25 @@ Result<std::unique_ptr<ModelRunner>> load_runner(const Options& given,
   const Options options = with_sizes(given);
   CHECK_OK(check(options));
   TRY(const HugePages huge_pages, parse_huge_pages(options.huge_pages));
-  return ModelRunner::load(options.model,
-                           {.backend = options.backend,
-                            .threads = options.threads,
-                            .alias_bytes = options.alias_bytes,
-                            .memory_bytes = options.memory_bytes,
-                            .huge_pages = huge_pages,
-                            .context = options.context,
-                            .fill_context = options.fill_context,
-                            .sequences = options.sequences,
-                            .state_bytes = options.state_bytes > 0   ? options.state_bytes
-                                           : options.pool_blocks > 0 ? 0
-                                                                     : RunnerOptions::kAutoState,
-                            .pool_blocks = options.pool_blocks,
-                            .max_step_tokens = options.max_step_tokens,
-                            .replay_keep = options.replay_keep},
-                           std::move(progress));
+  return ModelRunner::load(
+      options.model,
+      {.backend = options.backend,
+       .threads = options.threads,
+       .alias_bytes = options.alias_bytes,
+       .memory_bytes = options.memory_bytes,
+       .huge_pages = huge_pages,
+       .context = options.context,
+       .fill_context = options.fill_context,
+       .sequences = options.sequences,
+       .state_bytes = options.state_bytes > 0   ? options.state_bytes
+                      : options.pool_blocks > 0 ? 0
+                                                : RunnerOptions::kAutoState,
+       .pool_blocks = options.pool_blocks,
+       .max_step_tokens = options.max_step_tokens,
+       .least_step_tokens =
+           given.max_step_tokens == 0 ? std::max(kHostSizes.step, least_step(options)) : 0,
+       .replay_keep = options.replay_keep},
+      std::move(progress));
 }
 
 Result<LoopOptions> loop_options(const Options& given, ModelRunner& runner) {
