@@ -134,7 +134,8 @@ class CudaBackend : public Backend {
         c.num_attention_heads * c.head_dim + experts * (c.moe_intermediate_size + c.hidden_size);
     // Tiles of experts' assignments end with lines that nobody needs (moe/cuda_assign.cuh).
     const int64_t lines = 32 * std::max(c.n_routed_experts, c.dspark_n_routed_experts) + 144;
-    return kRest + (tokens * widths * static_cast<int64_t>(sizeof(float)) +
+    const int64_t element = plain_ ? 4 : 2;
+    return kRest + (tokens * widths * element +
                     lines * (c.moe_intermediate_size + c.hidden_size) * int64_t{2}) /
                        4 * 5;
   }

@@ -50,8 +50,13 @@ Graphs::~Graphs() {
 cudaError_t Graphs::open() { return cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
 
 int64_t Graphs::rows_for(int64_t rows) {
-  if (rows > 256) return 0;
-  const int64_t step = rows <= 4 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 4 : rows <= 64 ? 8 : 16;
+  if (rows > 384) return 0;  // 64 sequences with five drafts each
+  const int64_t step = rows <= 4     ? 1
+                       : rows <= 16  ? 2
+                       : rows <= 32  ? 4
+                       : rows <= 64  ? 8
+                       : rows <= 256 ? 16
+                                     : 32;
   return (rows + step - 1) / step * step;
 }
 
