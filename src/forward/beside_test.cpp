@@ -1,5 +1,6 @@
-// What may run beside other ops may run as late as it is joined: nothing before reads what it gives
-// or changes what it reads. That it may run at once, all other tests show.
+// What may run beside other ops may run as late as it is joined, or an op at a time between theirs:
+// nothing before reads what it gives or changes what it reads. That it may run at once, all other
+// tests show.
 #include "forward/test_recording.h"
 
 namespace tidemill {
@@ -24,12 +25,15 @@ TEST(Beside, CannotBeSeenHoweverLate) {
   static_assert(Backend::kLanes == 3);
   const Outcome expected = outcome_of(plain);
   EXPECT_TRUE(finite(expected.values));
-  for (const unsigned late : {1, 2, 4, 7}) {  // one lane behind the others, and all
-    RecordingBench b(late);
-    const Outcome got = outcome_of(b.bench);
-    EXPECT_TRUE(same(got.values, expected.values)) << "lanes " << late;
-    EXPECT_EQ(got.states == expected.states, true) << "lanes " << late;
-    EXPECT_GE(b.recording->counts().late, 100) << "lanes " << late;
+  for (const bool in_turn : {false, true}) {
+    for (const unsigned late : {1, 2, 4, 7}) {  // one lane behind the others, and all
+      RecordingBench b(late, in_turn);
+      const Outcome got = outcome_of(b.bench);
+      const char* const how = in_turn ? ", in turn" : ", when joined";
+      EXPECT_TRUE(same(got.values, expected.values)) << "lanes " << late << how;
+      EXPECT_EQ(got.states == expected.states, true) << "lanes " << late << how;
+      EXPECT_GE(b.recording->counts().late, 100) << "lanes " << late << how;
+    }
   }
 }
 

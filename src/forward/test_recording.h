@@ -24,9 +24,10 @@ class Recording : public ReferenceBackend {
     int64_t late = 0;  // ops
   };
 
-  // `late`: a bit for each lane whose ops wait until it is joined.
-  explicit Recording(ThreadTeam& team, unsigned late = 0)
-      : ReferenceBackend(team, Rounding{}), area_(1 << 20), late_(late) {}
+  // `late`: a bit for each lane whose ops wait until it is joined; or, `in_turn`, until an op
+  // outside has come for each of those before it.
+  explicit Recording(ThreadTeam& team, unsigned late = 0, bool in_turn = false)
+      : ReferenceBackend(team, Rounding{}), area_(1 << 20), late_(late), in_turn_(in_turn) {}
   const Counts& counts() const { return counts_; }
 
   bool host_memory() const override { return false; }
@@ -95,12 +96,7 @@ class Recording : public ReferenceBackend {
     note("join", lane);
     Lane& at = lanes_[static_cast<size_t>(lane)];
     at.joined = true;
-    counts_.late += std::ssize(at.work.calls);
-    for (Call& call : at.work.calls) {
-      if (list_ == nullptr) call.run();
-      if (list_ != nullptr) list_->calls.push_back(std::move(call));
-    }
-    at.work.calls.clear();
+    while (!at.work.calls.empty()) pass_on(at);
   }
 
   void gather(const GatherArgs& a) override { call("gather", reference::gather, a); }
@@ -170,8 +166,23 @@ class Recording : public ReferenceBackend {
   template <typename Args>
   void call(const char* name, void (*op)(const reference::Context&, const Args&),
             const Args& args) {
-    if (list_ == nullptr) return op(context_, args);
-    list_->calls.push_back({name, bytes_of(args), [this, op, args] { op(context_, args); }});
+    if (list_ == nullptr) {
+      op(context_, args);
+    } else {
+      list_->calls.push_back({name, bytes_of(args), [this, op, args] { op(context_, args); }});
+    }
+    if (inside_ || !in_turn_) return;
+    for (Lane& lane : lanes_) {
+      if (!lane.work.calls.empty()) pass_on(lane);
+    }
+  }
+  // The first op of a lane that waited.
+  void pass_on(Lane& lane) {
+    ++counts_.late;
+    Call call = std::move(lane.work.calls.front());
+    lane.work.calls.erase(lane.work.calls.begin());
+    if (list_ == nullptr) return call.run();
+    list_->calls.push_back(std::move(call));
   }
   // All members, whatever lies between them.
   template <typename Args>
@@ -190,6 +201,7 @@ class Recording : public ReferenceBackend {
   std::map<std::vector<int64_t>, Work> works_;
   Work* list_ = nullptr;  // ops are listed here instead of run
   const unsigned late_;
+  const bool in_turn_;
   std::array<Lane, kLanes> lanes_;
   bool inside_ = false;
   Counts counts_;
@@ -260,9 +272,9 @@ struct RecordingBench {
   const Recording* recording = nullptr;
   Bench bench;
 
-  explicit RecordingBench(unsigned late = 0)
-      : bench(1, ReplayForm::kCompact, 600, 6, [this, late](ThreadTeam& team) {
-          auto backend = std::make_unique<Recording>(team, late);
+  explicit RecordingBench(unsigned late = 0, bool in_turn = false)
+      : bench(1, ReplayForm::kCompact, 600, 6, [this, late, in_turn](ThreadTeam& team) {
+          auto backend = std::make_unique<Recording>(team, late, in_turn);
           recording = backend.get();
           return backend;
         }) {}
