@@ -14,25 +14,27 @@ namespace tidemill {
 class NarrowRows : public HostCalls {
  public:
   using HostCalls::HostCalls;
+  // How many arguments were rows of bf16.
+  int64_t narrowed() const { return narrowed_; }
 
   void linear(const LinearArgs& args) override {
     LinearArgs a = args;
-    const Copy x(a.x);
+    const Copy x(a.x, narrowed_);
     const bool wide = a.f32_output || a.accumulate;
-    const Copy y(a.y, !wide);
+    const Copy y(a.y, narrowed_, !wide);
     HostCalls::linear(a);
     y.give_back();
   }
   void rope(const RopeArgs& args) override {
     RopeArgs a = args;
-    const Copy x(a.x);
+    const Copy x(a.x, narrowed_);
     HostCalls::rope(a);
     x.give_back();
   }
   void attend(const AttendArgs& args) override {
     AttendArgs a = args;
-    const Copy q(a.q);
-    const Copy out(a.out);
+    const Copy q(a.q, narrowed_);
+    const Copy out(a.out, narrowed_);
     HostCalls::attend(a);
     out.give_back();
   }
@@ -42,7 +44,7 @@ class NarrowRows : public HostCalls {
   // value has a lower half.
   class Copy {
    public:
-    explicit Copy(Rows& rows, bool wanted = true) : wide_(rows) {
+    Copy(Rows& rows, int64_t& narrowed, bool wanted = true) : wide_(rows) {
       if (!wanted || rows.count == 0) return;
       const int64_t n = (rows.count - 1) * rows.stride + rows.width;
       for (int64_t i = 0; i < n; ++i) {
@@ -56,6 +58,7 @@ class NarrowRows : public HostCalls {
       }
       rows.data = halves_.data();
       rows.element = Element::kBf16;
+      ++narrowed;
     }
     void give_back() const {
       for (size_t i = 0; i < halves_.size(); ++i) wide_.f32(0)[i] = bf16_to_float(halves_[i]);
@@ -65,6 +68,8 @@ class NarrowRows : public HostCalls {
     Rows wide_;
     std::vector<uint16_t> halves_;
   };
+
+  int64_t narrowed_ = 0;
 };
 
 }  // namespace tidemill

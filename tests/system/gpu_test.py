@@ -113,7 +113,7 @@ class Ends(unittest.TestCase):
         self.assertEqual(text_of(ask(PROMPTS[0], **GREEDY)), text_of(ask(PROMPTS[0], **GREEDY)))
 
     def test_signal(self):
-        """Answers under way are finished, then the program ends, and gives the device back."""
+        """Answers under way are finished, then the program ends."""
         other = Server("--port", "0", "--thinking", "off", "--backend", "cuda")
         self.addCleanup(other.close)
         connection, response = other.open("POST", "/v1/chat/completions", body(

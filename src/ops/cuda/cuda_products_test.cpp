@@ -23,7 +23,8 @@ class CudaProducts : public testing::Test {
     narrow = std::make_unique<NarrowRows>(cuda_backend_for_tests());
     plain = std::make_unique<HostCalls>(cuda_backend_for_tests(CudaKernels::kPlain));
   }
-  std::unique_ptr<HostCalls> fast, narrow, plain;
+  std::unique_ptr<HostCalls> fast, plain;
+  std::unique_ptr<NarrowRows> narrow;
 };
 
 // The largest difference in a row over the row's largest magnitude; NaN where one has it alone.
@@ -157,6 +158,7 @@ TEST_F(CudaProducts, SmallCalls) {
           << call.c.name << ", " << tokens << " tokens";
     }
   }
+  EXPECT_EQ(narrow->narrowed(), 6 * 2 + 4);  // x and y, or x alone
 }
 
 // Otherwise the tests here would compare plain kernels with themselves.
