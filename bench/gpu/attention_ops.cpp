@@ -106,8 +106,8 @@ class Attend {
     const Memory starts = upload(step_start);
     const Memory step_rows = upload(step_row);
     const Memory offsets = upload(ring_offset);
-    const DeviceRows q = activations(tokens, kHeads * kDim, 0.3f);
-    const DeviceRows out = empty_rows(tokens, kHeads * kDim);
+    const DeviceRows q = activations(tokens, kHeads * kDim, 0.3f, Element::kBf16);
+    const DeviceRows out = empty_rows(tokens, kHeads * kDim, Element::kBf16);
     // Rows that several tokens of one sequence share come from memory once.
     const int64_t windows = decode ? tokens * kWindow : tokens + kWindow - 1;
     const int64_t entries = decode ? tokens * kTopk : std::min(tokens * kTopk, context_);

@@ -27,18 +27,20 @@ Memory upload(const void* data, int64_t bytes) {
   return memory;
 }
 
-double size_of(const Rows& rows) { return static_cast<double>(rows.count * rows.width * 4); }
-
-DeviceRows empty_rows(int64_t count, int64_t width) {
-  Memory memory = allocate(count * width * int64_t{sizeof(float)});
-  void* data = memory.get();
-  return {std::move(memory), {data, count, width, width}};
+double size_of(const Rows& rows) {
+  return static_cast<double>(rows.count * rows.width * bytes_of(rows.element));
 }
 
-DeviceRows activations(int64_t count, int64_t width, float deviation) {
+DeviceRows empty_rows(int64_t count, int64_t width, Element element) {
+  Memory memory = allocate(count * width * bytes_of(element));
+  void* data = memory.get();
+  return {std::move(memory), {data, count, width, width, element}};
+}
+
+DeviceRows activations(int64_t count, int64_t width, float deviation, Element element) {
   static uint64_t seed = 0;
-  DeviceRows rows = empty_rows(count, width);
-  fill_activations(rows.view.f32(0), count * width, deviation, ++seed);
+  DeviceRows rows = empty_rows(count, width, element);
+  fill_activations(rows.view.data, element, count * width, deviation, ++seed);
   return rows;
 }
 

@@ -39,14 +39,15 @@ __global__ void fill_words_kernel(uint16_t* to, int64_t words, uint64_t keep, ui
 }
 
 // The sum of four uniform numbers.
-__global__ void fill_activations_kernel(float* to, int64_t count, float deviation, uint64_t seed) {
+template <typename T>
+__global__ void fill_activations_kernel(T* to, int64_t count, float deviation, uint64_t seed) {
   for (int64_t i = first_index(); i < count; i += all_threads()) {
     const uint64_t bits = random_at(seed, static_cast<uint64_t>(i));
     float sum = 0;
     for (int part = 0; part < 4; ++part) {
       sum += static_cast<float>(bits >> 16 * part & 0xFFFF) * (1.0f / 65536) - 0.5f;
     }
-    to[i] = __bfloat162float(__float2bfloat16(sum * 1.7320508f * deviation));
+    to[i] = static_cast<T>(__float2bfloat16(sum * 1.7320508f * deviation));
   }
 }
 
@@ -139,8 +140,13 @@ void fill_words(void* to, int64_t bytes, uint16_t keep, uint16_t set, uint64_t s
   require(cudaStreamSynchronize(nullptr), "random words");
 }
 
-void fill_activations(float* to, int64_t count, float deviation, uint64_t seed) {
-  fill_activations_kernel<<<kBlocks, kThreads>>>(to, count, deviation, seed);
+void fill_activations(void* to, Element element, int64_t count, float deviation, uint64_t seed) {
+  if (element == Element::kBf16) {
+    fill_activations_kernel<<<kBlocks, kThreads>>>(static_cast<__nv_bfloat16*>(to), count,
+                                                   deviation, seed);
+  } else {
+    fill_activations_kernel<<<kBlocks, kThreads>>>(static_cast<float*>(to), count, deviation, seed);
+  }
   require(cudaGetLastError(), "activations");
   require(cudaStreamSynchronize(nullptr), "activations");
 }

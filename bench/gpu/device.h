@@ -32,15 +32,16 @@ T* as(const Memory& memory) {
 // Every 16-bit word is (random & keep) | set.
 void fill_words(void* to, int64_t bytes, uint16_t keep, uint16_t set, uint64_t seed);
 // Values that bf16 has, nearly normal.
-void fill_activations(float* to, int64_t count, float deviation, uint64_t seed);
+void fill_activations(void* to, Element element, int64_t count, float deviation, uint64_t seed);
 
 struct DeviceRows {
   Memory memory;
   Rows view;
 };
 double size_of(const Rows& rows);  // bytes
-DeviceRows empty_rows(int64_t count, int64_t width);
-DeviceRows activations(int64_t count, int64_t width, float deviation = 1.0f);
+DeviceRows empty_rows(int64_t count, int64_t width, Element element = Element::kF32);
+DeviceRows activations(int64_t count, int64_t width, float deviation = 1.0f,
+                       Element element = Element::kF32);
 
 // Random weights without NaN; FP8 codes and bf16 values of the magnitudes of a model's.
 struct DeviceMatrix {

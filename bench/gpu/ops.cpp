@@ -37,6 +37,8 @@ struct LinearShape {
   int64_t rows, cols, groups;
   bool quantise, f32;
   int64_t most_tokens;
+  Element x = Element::kF32;
+  Element y = Element::kF32;
 };
 
 class Linear {
@@ -44,8 +46,8 @@ class Linear {
   explicit Linear(const LinearShape& s) : s_(s), turns_(s.format, s.rows, s.cols) {}
 
   Prepared operator()(int64_t tokens) {
-    const DeviceRows x = activations(tokens, s_.cols * s_.groups);
-    const DeviceRows y = empty_rows(tokens, s_.rows);
+    const DeviceRows x = activations(tokens, s_.cols * s_.groups, 1.0f, s_.x);
+    const DeviceRows y = empty_rows(tokens, s_.rows, s_.y);
     return {[this, x, y](cuda::Launch& launch) {
               cuda::linear(launch, {.w = &turns_.next(),
                                     .x = x.view,
@@ -241,13 +243,14 @@ Prepared expand(int64_t tokens) {
 std::vector<Case> cases(int64_t context) {
   using enum WeightFormat;
   std::vector<Case> all;
-  for (const LinearShape& shape : {LinearShape{"wq_a", kFp8Block, 1280, 5120, 1, true, false, 8192},
-                                   {"wq_b", kFp8Block, 32768, 1280, 1, true, false, 8192},
-                                   {"wkv", kFp8Block, 512, 5120, 1, true, false, 8192},
-                                   {"wo_a", kFp8Block, 8192, 4096, 8, false, false, 8192},
-                                   {"wo_b", kFp8Block, 5120, 8192, 1, true, false, 8192},
-                                   {"head", kBf16, 129280, 5120, 1, false, true, 512},
-                                   {"gate", kBf16, 384, 5120, 1, false, true, 8192}}) {
+  for (const LinearShape& shape :
+       {LinearShape{"wq_a", kFp8Block, 1280, 5120, 1, true, false, 8192},
+        {"wq_b", kFp8Block, 32768, 1280, 1, true, false, 8192, Element::kF32, Element::kBf16},
+        {"wkv", kFp8Block, 512, 5120, 1, true, false, 8192},
+        {"wo_a", kFp8Block, 8192, 4096, 8, false, false, 8192, Element::kBf16, Element::kBf16},
+        {"wo_b", kFp8Block, 5120, 8192, 1, true, false, 8192, Element::kBf16},
+        {"head", kBf16, 129280, 5120, 1, false, true, 512},
+        {"gate", kBf16, 384, 5120, 1, false, true, 8192}}) {
     all.push_back(with_weights<Linear>(shape.name, shape));
     all.back().most_tokens = shape.most_tokens;
   }
