@@ -110,6 +110,27 @@ TEST(DrawBackends, TheTokenOfTheReference) {
   }
 }
 
+// What racecheck has time for.
+TEST(DrawBackends, SmallCalls) {
+  TestInputs in(7);
+  OwnedRows logits(6, 320);
+  std::vector<DrawRow> rows;
+  for (int64_t t = 0; t < logits.count; ++t) {
+    fill_draw_row(in, {logits.view().f32(t), 320});
+    rows.push_back(random_draw_row(in));
+  }
+  const std::vector<Drawn> expected = run(reference_backend(), logits, rows);
+  for_each_backend([&](Backend& backend, const std::string& label) {
+    const std::vector<Drawn> drawn = run(backend, logits, rows);
+    for (size_t t = 0; t < rows.size(); ++t) {
+      const Drawn& got = drawn[t];
+      if (got.count == 0 || expected[t].count == 0) continue;
+      const auto* last = got.id + got.count;
+      EXPECT_NE(std::find(got.id, last, expected[t].id[0]), last) << label << ", row " << t;
+    }
+  });
+}
+
 // Rows of two tokens, whose scores differ by so little that a small error in one would make the
 // other one win; and by more than a backend has to leave open, or not.
 TEST(DrawBackends, ScoresThatAreClose) {
