@@ -248,6 +248,7 @@ __global__ void __launch_bounds__(Block<kFormat, kGroups, kTokens>::kThreads,
       keep(w[(i / kStep + 1) % 2]);
     }
     if (ring) {
+      // For the whole warp, which has waited for what read the stage.
       if (lane == 0 && unit > begin) empty[before].arrive();
       if (threadIdx.x == 0 && unit >= begin + kBehind && coming < end) fill();
       __syncwarp();
