@@ -216,10 +216,12 @@ class Numbers(unittest.TestCase):
             costs = collections.defaultdict(list)
             for line in lines:
                 costs[line["outcome"]].append(line["output_tokens"])
+                all_tokens = line["prompt_tokens"] + line["output_tokens"]
                 if line["outcome"] in ("refused", "replayed"):
-                    self.assertEqual(line["prompt_tokens"] + line["output_tokens"], 0, line)
+                    self.assertEqual(all_tokens, 0, line)
+                if line["outcome"] == "error":  # a late one may have had its prompt only
+                    self.assertGreater(all_tokens, 0, line)
             self.assertGreater(max(costs["abort"]), 0)
-            self.assertTrue(all(costs["error"]))
 
         with self.subTest("requests with a token have a time to it"):
             with_tokens = sum(line["output_tokens"] > 0 for line in lines)
