@@ -6,6 +6,7 @@
 
 #include "ops/attend/cuda_few.cuh"
 #include "ops/attend/cuda_many.cuh"
+#include "ops/cuda/vectors.cuh"
 
 namespace tidemill::cuda {
 namespace {
@@ -39,12 +40,6 @@ bool fits(const AttendArgs& a) {
 constexpr int64_t kFewTokens = 24;
 constexpr int64_t kManyRounds = 32;  // tokens of a block in a call
 
-template <typename Kernel>
-void allow_shared(Kernel kernel, size_t bytes) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(bytes));
-}
-
 int64_t most_tiles(const AttendArgs& a) {
   const int64_t topk = a.entries.format.width == 0 ? 0 : a.topk;
   return std::max<int64_t>((a.ring_rows + kTile - 1) / kTile + (topk + kTile - 1) / kTile, 1);
@@ -55,7 +50,7 @@ void attend_many(Launch& l, const AttendArgs& a, float scale) {
   const int64_t size = a.q.count * most * static_cast<int64_t>(sizeof(FoundTile));
   auto* found = static_cast<FoundTile*>(l.products.take(size, l.stream));
   if (found == nullptr) return;
-  allow_shared(many_kernel, sizeof(ManyShared));
+  allow_shared<many_kernel>(sizeof(ManyShared));
   launch_alike(false, find_rows_kernel, dim3(static_cast<unsigned>(a.q.count)), dim3(kFinders * 32),
                0, l.stream, a, found, static_cast<int>(most));
   launch_early(many_kernel,
@@ -73,8 +68,8 @@ void attend_few(Launch& l, const AttendArgs& a, float scale) {
   if (scores == nullptr) return;
   const int64_t parts = std::clamp<int64_t>(multiprocessors() / tokens, 1, most);
   const size_t score_bytes = sizeof(SharedScores<kDim>);
-  allow_shared(few_scores_kernel<kDim>, score_bytes);
-  allow_shared(few_values_kernel<kDim>, sizeof(SharedSlice));
+  allow_shared<few_scores_kernel<kDim>>(static_cast<int>(score_bytes));
+  allow_shared<few_values_kernel<kDim>>(sizeof(SharedSlice));
   const dim3 score_grid(static_cast<unsigned>(parts), static_cast<unsigned>(tokens));
   launch_alike(false, few_scores_kernel<kDim>, score_grid, dim3(kScoreThreads<kDim>), score_bytes,
                l.stream, a, scores, static_cast<int>(most));

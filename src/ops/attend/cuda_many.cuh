@@ -72,10 +72,6 @@ __device__ inline uint32_t thread_anew() {
   return thread;
 }
 
-__device__ inline uint32_t word_of(const uint4& words, int i) {  // i is known
-  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-
 // What a thread has of its two rows: a group of each of both spans of entries, or both halves of
 // one of a span of the window. Scales do not fit in: see copy_scales().
 struct PackedRows {
@@ -265,8 +261,7 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
           for (int i = two; i < two + 2; ++i) {
             product.add(span * 4 + i, shared.q[kHalf], to, [&](int r, int k) {
               const uint4& codes = packed.codes[k / 2][r];
-              return q8_pair(word_of(codes, k % 2 * 2), word_of(codes, k % 2 * 2 + 1), i,
-                             factor[r]);
+              return q8_pair(word(codes, k % 2 * 2), word(codes, k % 2 * 2 + 1), i, factor[r]);
             });
           }
           product.end();
@@ -288,7 +283,7 @@ __device__ void produce(const AttendArgs& a, const FoundTile* found, int most_ti
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             product.add(span * 4 + two + i, shared.q[kHalf], to, [&](int r, int k) {
-              return q4_pair(word_of(packed.codes[span][r], k), i,
+              return q4_pair(word(packed.codes[span][r], k), i,
                              k < 2 ? factors[r].x : factors[r].y);
             });
           }

@@ -24,6 +24,11 @@ __device__ inline float round_bf16(float value) {
   return __uint_as_float((bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u);
 }
 
+// `i` is known when it is compiled.
+__device__ inline uint32_t word(const uint4& words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
 // Both rounded to bf16. What is not a number gives any.
 __device__ inline uint32_t bf16_pair(float low, float high) {
   uint32_t pair;

@@ -73,10 +73,6 @@ constexpr __host__ __device__ int place_of_column(int column) {
   return place;
 }
 
-__device__ inline uint32_t word(const uint4& piece, int i) {
-  return i == 0 ? piece.x : i == 1 ? piece.y : i == 2 ? piece.z : piece.w;
-}
-
 __device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   __nv_bfloat162 x, y;
   memcpy(&x, &a, 4);

@@ -135,14 +135,14 @@ struct Block {
   static constexpr int kWeightBytes = kWarps * Stream::kBytes;
   static constexpr int kAlignment = 1024;  // that wgmma() wants of a stage
   static constexpr int kOwnBytes = 2 * kMostStages * int{sizeof(Barrier)};
-  static constexpr int kOfDevice = 1 << 10;  // of a block's
+  static constexpr int kReserved = 1 << 10;  // of a block's
 
   static constexpr int bytes(int stages) {
     return kAlignment - 1 + stages * kStageBytes + kWeightBytes;
   }
   // So that so many blocks are at work on a multiprocessor, or as many as can be.
   static constexpr int most_bytes(int blocks) {
-    return (228 << 10) / blocks - kOfDevice - kOwnBytes;
+    return (228 << 10) / blocks - kReserved - kOwnBytes;
   }
   static constexpr int most_stages(int blocks) {
     return std::min(kMostStages,
